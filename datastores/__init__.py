@@ -1,0 +1,1 @@
+"""What is kept: the document store of a corpus."""

@@ -1,0 +1,1 @@
+"""The text so far goes in, a draft tree comes out."""

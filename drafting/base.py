@@ -1,0 +1,113 @@
+"""The contract of drafting: a drafter proposes a draft tree, the target model verifies it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from groundspeed.errors import DraftError
+
+__all__ = ["DraftRequest", "DraftTree", "Drafter", "DrafterFactory"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DraftRequest:
+    """What a drafter is told about a request.
+
+    Attributes:
+        prompt_ids: int32 [p], the prompt.
+        passages: int32 [m_i] each, the passages tokenised, best first.
+        vocab_size: Ids at or above this are never drafted.
+    """
+
+    prompt_ids: NDArray[np.int32]
+    passages: tuple[NDArray[np.int32], ...]
+    vocab_size: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DraftTree:
+    """A tree of draft tokens that hangs off the last committed token. n nodes in topological order.
+
+    An empty tree is a good answer: it means plain decoding. No node has two children with the same token.
+
+    Attributes:
+        token_ids: int32 [n].
+        parents: int32 [n], -1 for a child of the last committed token, otherwise ``parents[i] < i``.
+        probs: float32 [n], estimated probability that the whole path to the node is accepted, in (0, 1],
+            never above the parent's.
+        source: uint16 [n], the ``groundspeed.types.Source`` that proposed the node.
+        origin: int64 [n], where in the source: for passages ``passage << 32 | token``, for prompt and output the
+            token position in prompt + output.
+        draft_probs: float32 [n], the q of the rejection rule; None for deterministic drafters.
+    """
+
+    token_ids: NDArray[np.int32]
+    parents: NDArray[np.int32]
+    probs: NDArray[np.float32]
+    source: NDArray[np.uint16]
+    origin: NDArray[np.int64]
+    draft_probs: NDArray[np.float32] | None = None
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    @classmethod
+    def empty(cls) -> DraftTree:
+        """The tree that drafts nothing."""
+        return _EMPTY
+
+    def validate(self, vocab_size: int) -> None:
+        """Check the contract.
+
+        Args:
+            vocab_size: Token ids must lie in [0, vocab_size).
+
+        Raises:
+            DraftError: Naming the first node that breaks the contract.
+        """
+        raise NotImplementedError
+
+
+class Drafter(Protocol):
+    """Drafts for one request: ``begin``, then ``extend`` and ``propose`` in turn, then ``end``.
+
+    What is shared between requests (a datastore, calibration) is handed to the constructor and is safe under
+    threads; the drafter itself is used by one request at a time.
+    """
+
+    def begin(self, request: DraftRequest) -> None:
+        """Take in the prompt and the passages."""
+        ...
+
+    def extend(self, token_ids: NDArray[np.int32]) -> None:
+        """Take in newly committed tokens, int32 [k]."""
+        ...
+
+    def propose(self, budget: int) -> DraftTree:
+        """Draft what may follow the committed text, with at most ``budget`` nodes."""
+        ...
+
+    def end(self) -> None:
+        """The request is over; free what it held."""
+        ...
+
+
+class DrafterFactory(Protocol):
+    """Makes a drafter for a new request."""
+
+    def __call__(self) -> Drafter:
+        """Return a fresh drafter."""
+        ...
+
+
+_EMPTY = DraftTree(
+    token_ids=np.empty(0, np.int32),
+    parents=np.empty(0, np.int32),
+    probs=np.empty(0, np.float32),
+    source=np.empty(0, np.uint16),
+    origin=np.empty(0, np.int64),
+)

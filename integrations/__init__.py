@@ -1,0 +1,1 @@
+"""The ways in: pipeline and command line."""

@@ -1,0 +1,1 @@
+"""A question goes in, passages come out."""

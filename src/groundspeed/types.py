@@ -1,0 +1,226 @@
+"""The types that all rooms share. Plain data: no behaviour beyond what the fields imply."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, Literal, TypeAlias
+
+__all__ = [
+    "Document",
+    "Event",
+    "FinishReason",
+    "GenerationRequest",
+    "GenerationResult",
+    "GenerationStats",
+    "GroundedSpan",
+    "Passage",
+    "PrefillEvent",
+    "Source",
+    "StepEvent",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A text with an identity: what loaders yield and a corpus is made of.
+
+    Attributes:
+        id: Unique in its corpus.
+        text: The whole text; offsets everywhere count its characters.
+        metadata: Anything JSON can hold (title, path, ...).
+    """
+
+    id: str
+    text: str
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A stretch of a document that retrieval found for a question.
+
+    Attributes:
+        document_id: Id of the parent document.
+        text: The stretch itself, ``document.text[start : start + len(text)]``.
+        start: Character offset of the stretch in the parent document.
+        score: The retriever's score; higher is better, comparable within one result list only.
+        metadata: Of the parent document.
+    """
+
+    document_id: str
+    text: str
+    start: int = 0
+    score: float = 0.0
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def end(self) -> int:
+        """Character offset in the parent document just past the stretch."""
+        return self.start + len(self.text)
+
+
+class Source(IntEnum):
+    """Where a token came from. ``TARGET`` is the model itself (a bonus token); the rest are draft sources."""
+
+    TARGET = 0
+    PASSAGE = 1
+    PROMPT = 2
+    OUTPUT = 3
+
+    @property
+    def label(self) -> str:
+        """The name used in statistics and JSON."""
+        return self.name.lower()
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One text to generate.
+
+    Attributes:
+        prompt: The prompt as text, or as token ids, which are used as they are.
+        passages: Passages to draft from and to ground the answer in, best first. They never change the prompt.
+        max_tokens: Upper bound on generated tokens.
+        temperature: 0 is greedy decoding.
+        ignore_eos: Go on past end-of-sequence tokens until ``max_tokens`` (for benchmarks).
+        speculate: False decodes plainly through the same engine.
+        min_span: Shortest copied span, in characters, that grounding reports.
+    """
+
+    prompt: str | tuple[int, ...]
+    passages: tuple[Passage, ...] = ()
+    max_tokens: int = 256
+    temperature: float = 0.0
+    ignore_eos: bool = False
+    speculate: bool = True
+    min_span: int = 24
+
+
+@dataclass(frozen=True, slots=True)
+class GroundedSpan:
+    """A stretch of the answer that stands verbatim in a passage.
+
+    ``answer[start:end] == document.text[document_start:document_end] == text``.
+
+    Attributes:
+        start: Character offset in the answer.
+        end: Just past the span in the answer.
+        document_id: Document the passage belongs to.
+        document_start: Character offset in the document.
+        document_end: Just past the span in the document.
+        text: The verbatim text.
+        passage: Index into the request's passages.
+    """
+
+    start: int
+    end: int
+    document_id: str
+    document_start: int
+    document_end: int
+    text: str
+    passage: int
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillEvent:
+    """Progress of reading the prompt: ``done`` of ``total`` tokens are in the KV cache."""
+
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepEvent:
+    """One verification step: what was committed and what it took.
+
+    Attributes:
+        token_ids: Tokens committed by this step, in order; the last one is the bonus token.
+        sources: Where each of ``token_ids`` came from, same length.
+        origins: Position in the source per token (see ``groundspeed.drafting.base``), -1 for the target itself.
+        text: Text that became final with this step; may be empty while a character is incomplete.
+        drafted: Nodes of the draft tree that was verified.
+        accepted: Draft nodes accepted (``len(token_ids) - 1``, less where the stop cut it short).
+        draft_s: Seconds spent proposing the tree.
+        forward_s: Seconds in the target model's forward pass.
+        accept_s: Seconds choosing the accepted path.
+        commit_s: Seconds compacting the KV cache and telling the drafter.
+    """
+
+    token_ids: tuple[int, ...]
+    sources: tuple[Source, ...]
+    origins: tuple[int, ...]
+    text: str
+    drafted: int
+    accepted: int
+    draft_s: float
+    forward_s: float
+    accept_s: float
+    commit_s: float
+
+
+FinishReason: TypeAlias = Literal["stop", "length", "context"]
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationStats:
+    """What an answer took.
+
+    Attributes:
+        prompt_tokens: Tokens of the prompt.
+        completion_tokens: Tokens generated.
+        steps: Forward passes after the prefill.
+        drafted: Draft nodes verified.
+        accepted: Draft nodes accepted.
+        accepted_by_source: Accepted nodes per draft source label.
+        prefill_s: Seconds of the prefill.
+        decode_s: Seconds from the end of the prefill to the last token.
+        decoding: How the target was driven: ``tree``, ``chain`` or ``plain``.
+        decoding_reason: Why not ``tree``, None for a tree.
+    """
+
+    prompt_tokens: int
+    completion_tokens: int
+    steps: int
+    drafted: int
+    accepted: int
+    accepted_by_source: Mapping[str, int]
+    prefill_s: float
+    decode_s: float
+    decoding: Literal["tree", "chain", "plain"]
+    decoding_reason: str | None = None
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Tokens committed per forward pass after the prefill (the first token is the prefill's), 0 without steps."""
+        return (self.completion_tokens - 1) / self.steps if self.steps else 0.0
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Decoding speed, prefill excluded."""
+        return self.completion_tokens / self.decode_s if self.decode_s else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationResult:
+    """A finished answer.
+
+    Attributes:
+        text: The answer.
+        token_ids: Its tokens, without the end-of-sequence token.
+        sources: Where each token came from, same length.
+        finish_reason: ``stop`` (end of sequence), ``length`` (``max_tokens``), ``context`` (context full).
+        grounding: Spans copied verbatim from the passages, in answer order, disjoint and maximal.
+        stats: What it took.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    sources: tuple[Source, ...]
+    finish_reason: FinishReason
+    grounding: tuple[GroundedSpan, ...]
+    stats: GenerationStats
+
+
+Event: TypeAlias = PrefillEvent | StepEvent | GenerationResult

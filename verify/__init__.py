@@ -1,0 +1,1 @@
+"""A draft tree goes in, the tokens that the target model accepts come out."""
