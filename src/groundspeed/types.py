@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Literal, TypeAlias
@@ -17,6 +17,7 @@ __all__ = [
     "GroundedSpan",
     "Passage",
     "PrefillEvent",
+    "ProgressCallback",
     "Source",
     "StepEvent",
 ]
@@ -81,12 +82,14 @@ class GenerationRequest:
 
     Attributes:
         prompt: The prompt as text, or as token ids, which are used as they are.
-        passages: Passages to draft from and to ground the answer in, best first. They never change the prompt.
+        passages: Passages to draft from and to ground the answer in, best first. They never change the
+            prompt.
         max_tokens: Upper bound on generated tokens.
         temperature: 0 is greedy decoding.
         ignore_eos: Go on past end-of-sequence tokens until ``max_tokens`` (for benchmarks).
         speculate: False decodes plainly through the same engine.
         min_span: Shortest copied span, in characters, that grounding reports.
+        seed: Of the random draws; greedy decoding draws none.
     """
 
     prompt: str | tuple[int, ...]
@@ -96,6 +99,7 @@ class GenerationRequest:
     ignore_eos: bool = False
     speculate: bool = True
     min_span: int = 24
+    seed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +142,8 @@ class StepEvent:
     Attributes:
         token_ids: Tokens committed by this step, in order; the last one is the bonus token.
         sources: Where each of ``token_ids`` came from, same length.
-        origins: Position in the source per token (see ``groundspeed.drafting.base``), -1 for the target itself.
+        origins: Position in the source per token (see ``groundspeed.drafting.base``), -1 for the target
+            itself.
         text: Text that became final with this step; may be empty while a character is incomplete.
         drafted: Nodes of the draft tree that was verified.
         accepted: Draft nodes accepted (``len(token_ids) - 1``, less where the stop cut it short).
@@ -193,7 +198,7 @@ class GenerationStats:
 
     @property
     def tokens_per_step(self) -> float:
-        """Tokens committed per forward pass after the prefill (the first token is the prefill's), 0 without steps."""
+        """Tokens committed per forward pass after the prefill, which gave the first token; 0 without steps."""
         return (self.completion_tokens - 1) / self.steps if self.steps else 0.0
 
     @property
@@ -224,3 +229,6 @@ class GenerationResult:
 
 
 Event: TypeAlias = PrefillEvent | StepEvent | GenerationResult
+
+ProgressCallback: TypeAlias = Callable[[str, int, int], None]
+"""Told what is being done, how much of it is done, and of how much."""
