@@ -2,8 +2,8 @@
 
 ``transformers`` reads GGUF, but takes most of a minute to turn the quantised blocks into tensors and does not
 save what it got. So the file is read once and written as safetensors, which later loads map into memory. The
-weights are kept in float32: Q4 blocks dequantise to values that bfloat16 cannot hold, and a float32 run must be
-exact.
+weights are kept in float32: Q4 blocks dequantise to values that bfloat16 cannot hold, and a float32 run must
+be exact.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def convert_gguf(path: Path, on_progress: ProgressCallback | None = None) -> Pat
                     shutil.rmtree(partial, ignore_errors=True)
     except OSError as error:
         raise ModelError(
-            f"cannot keep the converted {path.name} in {target.parent}: {error}. Free some disk space there, or "
-            "set GROUNDSPEED_CACHE to a folder that can be written"
+            f"cannot keep the converted {path.name} in {target.parent}: {error}. Free some disk space there, "
+            "or set GROUNDSPEED_CACHE to a folder that can be written"
         ) from error
     return target
 
@@ -95,7 +95,7 @@ def _write_folder(path: Path, folder: Path, on_progress: ProgressCallback | None
                 f"cannot read {path} as GGUF: {error}. Give a whole GGUF file of an architecture that "
                 "transformers can load, or a model folder"
             ) from error
-        # A model read from GGUF counts as quantised and refuses to be saved: its weights move to a plain twin.
+        # A model read from GGUF counts as quantised and refuses to be saved, so a plain twin takes its weights.
         config = source.config
         del config.quantization_config
         with torch.device("meta"):

@@ -66,8 +66,8 @@ def load_model(
         model.to(target)
     except RuntimeError as error:  # out of memory, or a device this build of torch cannot drive
         raise ModelError(
-            f"cannot move {name or DEFAULT_MODEL} to {target}: {_first_line(error)}. Pass another --device, or "
-            "a smaller model"
+            f"cannot move {name or DEFAULT_MODEL} to {target}: {_first_line(error)}. Pass another --device, "
+            "or a smaller model"
         ) from error
     model.requires_grad_(False)
     model.eval()
@@ -117,7 +117,7 @@ def _resolve_device(device: str) -> torch.device:
     if target.type == "cuda" and (target.index or 0) >= torch.cuda.device_count():
         raise ModelError(
             f"got device {device!r}, but torch {torch.__version__} sees {torch.cuda.device_count()} CUDA "
-            "devices; pass --device cpu, or install a torch built for CUDA and check the driver with `nvidia-smi`"
+            "devices; pass --device cpu, or install a torch built for CUDA and check `nvidia-smi`"
         )
     return target
 
@@ -143,8 +143,8 @@ def _resolve_source(name: str | None, on_progress: ProgressCallback | None) -> s
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise ModelError(
-                f"got the folder {path}, which has no config.json; want a folder written by save_pretrained or "
-                "a GGUF file"
+                f"got the folder {path}, which has no config.json; want a folder written by "
+                "save_pretrained, or a GGUF file"
             )
         return path
     # A hub id is "name" or "owner/name"; anything else can only have been meant as a path.

@@ -198,7 +198,7 @@ class GenerationStats:
 
     @property
     def tokens_per_step(self) -> float:
-        """Tokens committed per forward pass after the prefill, which gave the first token; 0 without steps."""
+        """Tokens committed per forward pass after the prefill, which gives the first; 0 without steps."""
         return (self.completion_tokens - 1) / self.steps if self.steps else 0.0
 
     @property
