@@ -12,6 +12,7 @@ import hashlib
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 from groundspeed.errors import ModelError
 from groundspeed.types import ProgressCallback
@@ -95,7 +96,7 @@ def _write_folder(path: Path, folder: Path, on_progress: ProgressCallback | None
                 f"cannot read {path} as GGUF: {error}. Give a whole GGUF file of an architecture that "
                 "transformers can load, or a model folder"
             ) from error
-        # A model read from GGUF counts as quantised and refuses to be saved, so a plain twin takes its weights.
+        # A model read from GGUF counts as quantised and refuses to be saved: a plain twin takes its weights.
         config = source.config
         del config.quantization_config
         with torch.device("meta"):
@@ -104,4 +105,23 @@ def _write_folder(path: Path, folder: Path, on_progress: ProgressCallback | None
         model.tie_weights()
         model.generation_config = source.generation_config
         model.save_pretrained(folder)
+        _split_digits(tokenizer, path)
         tokenizer.save_pretrained(folder)
+
+
+def _split_digits(tokenizer: Any, path: Path) -> None:
+    """Give a tokenizer of the SmolLM kind its digit splitter back, which transformers drops when it reads GGUF.
+
+    Digits come out the same without it, but white space in front of a digit does not: the model was trained on
+    ``"\\n\\n", "1"`` and would read ``"\\n", "\\n", "1"``.
+    """
+    from gguf import GGUFReader
+    from tokenizers import pre_tokenizers
+
+    backend = tokenizer.backend_tokenizer
+    if not isinstance(backend.pre_tokenizer, pre_tokenizers.ByteLevel):
+        return
+    field = GGUFReader(path).fields.get("tokenizer.ggml.pre")
+    if field is not None and field.contents() == "smollm":
+        digits = pre_tokenizers.Digits(individual_digits=True)
+        backend.pre_tokenizer = pre_tokenizers.Sequence([digits, backend.pre_tokenizer])
