@@ -1,0 +1,178 @@
+"""Files and folders become documents."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from groundspeed.errors import InputError
+from groundspeed.retrieval.formats import (
+    Unreadable,
+    is_jsonl,
+    is_known,
+    known_suffixes,
+    parse,
+    parse_jsonl,
+)
+from groundspeed.types import Document
+
+__all__ = ["MAX_DOCUMENT_BYTES", "LoadLog", "load_documents", "load_roots"]
+
+MAX_DOCUMENT_BYTES = 32_000_000
+
+
+@dataclass(slots=True)
+class LoadLog:
+    """What a load left out.
+
+    Attributes:
+        skipped: A message per unreadable file or row that was skipped.
+        passed_over: Files of unknown type in the folders, counted by suffix.
+    """
+
+    skipped: list[str] = field(default_factory=list)
+    passed_over: Counter[str] = field(default_factory=Counter)
+
+
+def load_documents(
+    paths: Iterable[str | Path],
+    *,
+    max_document_bytes: int = MAX_DOCUMENT_BYTES,
+    skip_unreadable: bool = False,
+    log: LoadLog | None = None,
+) -> Iterator[Document]:
+    """Read the documents of files and folders: text, Markdown, reStructuredText, HTML, PDF, JSONL, JSONL.gz.
+
+    A document's id is its path below the given folder, or the file's name for a file given itself; rows of JSONL bring
+    their own. In folders, hidden files and files of unknown type are passed over.
+
+    Args:
+        paths: Files and folders.
+        max_document_bytes: A larger file, or row of JSONL, is refused.
+        skip_unreadable: Skip files and rows that cannot be read instead of raising.
+        log: Is told what was left out.
+
+    Raises:
+        InputError: A path is missing or given twice, a file cannot be read, an id occurs twice, or there is no
+            document at all.
+    """
+    roots = load_roots(paths, max_document_bytes=max_document_bytes, skip_unreadable=skip_unreadable, log=log)
+    for _, document in roots:
+        yield document
+
+
+def load_roots(
+    paths: Iterable[str | Path],
+    *,
+    max_document_bytes: int = MAX_DOCUMENT_BYTES,
+    skip_unreadable: bool = False,
+    log: LoadLog | None = None,
+) -> Iterator[tuple[Path, Document]]:
+    """Do what ``load_documents`` does, and say which of the paths (made absolute) each document belongs to."""
+    log = log if log is not None else LoadLog()
+    roots = absolute_roots(paths)
+    origin: dict[str, Path] = {}
+    for root in roots:
+        for path, document_id in _walk(root, log):
+            for document in _read(path, document_id, max_document_bytes):
+                if isinstance(document, Unreadable):
+                    message = f"{path}: {document}"
+                    if not skip_unreadable:
+                        raise InputError(f"{message}, or pass --skip-unreadable to leave it out.")
+                    log.skipped.append(message)
+                elif document.id in origin:
+                    raise InputError(
+                        f"Two documents have the id {document.id!r}: one in {origin[document.id]}, one in {path}. "
+                        "Ids must be unique; rename one, or index the folder that holds both."
+                    )
+                else:
+                    origin[document.id] = path
+                    yield root, document
+    if not origin:
+        names = ", ".join(map(str, roots)) or "no path"
+        left_out = f", {len(log.skipped)} unreadable" if log.skipped else ""
+        raise InputError(
+            f"There is no document in {names} ({sum(log.passed_over.values())} files of unknown type{left_out}); "
+            f"give files or folders with {known_suffixes()} files."
+        )
+
+
+def absolute_roots(paths: Iterable[str | Path]) -> list[Path]:
+    """Make paths absolute and check that each exists and none lies in another.
+
+    Raises:
+        InputError: Naming the path.
+    """
+    roots: list[Path] = []
+    for given in paths:
+        root = Path(given).resolve()
+        if not root.exists():
+            raise InputError(f"{given} does not exist; give a file or folder that does.")
+        if root.is_file() and not is_known(root.name):
+            raise InputError(
+                f"{given} is of an unknown type; known are {known_suffixes()}. Convert it, or rename it if it is text."
+            )
+        for other in roots:
+            if root.is_relative_to(other) or other.is_relative_to(root):
+                raise InputError(f"{root} and {other} overlap; give each file once.")
+        roots.append(root)
+    return roots
+
+
+def _walk(root: Path, log: LoadLog) -> Iterator[tuple[Path, str]]:
+    """The files to read and their ids, in order of their names."""
+    if root.is_file():
+        yield root, root.name
+        return
+    for folder, folders, names in os.walk(root, onerror=_raise_unreadable_folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            path = Path(folder, name)
+            if name.startswith(".") or not path.is_file():
+                continue
+            if is_known(name):
+                yield path, path.relative_to(root).as_posix()
+            else:
+                log.passed_over[path.suffix.lower() or "no suffix"] += 1
+
+
+def _raise_unreadable_folder(error: OSError) -> None:
+    raise InputError(
+        f"The folder {error.filename} cannot be read ({error.strerror}); change its permissions."
+    )
+
+
+def _read(path: Path, document_id: str, max_bytes: int) -> Iterator[Document | Unreadable]:
+    """The documents of a file; what cannot be read comes out as a value."""
+    try:
+        if is_jsonl(path.name):
+            for document in parse_jsonl(path, max_bytes):
+                yield document if isinstance(document, Unreadable) else _checked(document)
+        else:
+            if (size := path.stat().st_size) > max_bytes:
+                raise Unreadable(
+                    f"it has {size / 1e6:.1f} MB, the limit is {max_bytes / 1e6:g}; raise --max-document-mb or split it"
+                )
+            parsed = parse(path.name, path.read_bytes())
+            yield _checked(Document(document_id, parsed.text, parsed.metadata))
+    except Unreadable as unreadable:
+        yield unreadable
+    except OSError as error:
+        yield Unreadable(f"it cannot be read ({error.strerror}); change its permissions")
+
+
+def _checked(document: Document) -> Document | Unreadable:
+    if not document.text.strip():
+        return Unreadable(f"the document {document.id!r} holds no text; fill or remove it")
+    for what, text in (("id", document.id), ("text", document.text)):
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            return Unreadable(
+                f"the {what} of the document {document.id!r} holds half a surrogate pair at character {error.start}; "
+                "write valid Unicode"
+            )
+    return document
