@@ -31,7 +31,8 @@ def recall(retriever: Retriever, questions: list[dict[str, Any]], mode: Mode) ->
     """Search for every question and compare the first five distinct documents with the gold ones.
 
     Returns:
-        The share of questions with any gold document among the five, and the mean share of gold documents found.
+        The share of questions with any gold document among the five, and the mean share of gold documents
+        found.
     """
     hits = found = 0.0
     for question in questions:
@@ -65,7 +66,8 @@ def measure_index(documents: int) -> None:
         corpus, store = Path(folder) / "peps.jsonl", Path(folder) / "store"
         corpus.write_text("".join(json.dumps(row) + "\n" for row in sample))
         print(
-            f"{documents} of {len(rows)} PEPs, {sum(len(row['text']) for row in sample) / 1e6:.1f} M characters"
+            f"{documents} of {len(rows)} PEPs, {sum(len(row['text']) for row in sample) / 1e6:.1f} M "
+            "characters"
         )
         _print_report("first", index_corpus([corpus], store))
         _print_report("again", index_corpus([corpus], store))

@@ -11,9 +11,9 @@ Layout of the folder::
         postings_*.npy          its scores, a [c, t] matrix in compressed columns
     .lock                       held by the process that writes
 
-A write lays a new generation beside the old one and flushes it to the disk; then one rename of ``header.json``
-makes it the store. A crash before the rename leaves the old store, after it the new one. Only npy without pickle,
-JSON and JSONL are read.
+A write lays a new generation beside the old one and flushes it to the disk; then one rename of
+``header.json`` makes it the store. A crash before the rename leaves the old store, after it the new one.
+Only npy without pickle, JSON and JSONL are read.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ class DocumentStore:
         return [path for path in self.path.glob(f"{_GENERATION}*") if path.name[len(_GENERATION) :].isdigit()]
 
     def _sweep(self) -> None:
-        """Remove every generation but the one the header names: the older after a write, the newer after a failure."""
+        """Remove all generations but the header's: the older after a write, the newer after a failure."""
         current = self._header()["generation"] if self.exists() else None
         for path in self._generations():
             if path.name != current:
@@ -250,7 +250,8 @@ class DocumentStore:
             header = json.loads((self.path / _HEADER).read_bytes())
         except (FileNotFoundError, NotADirectoryError) as error:
             raise StoreError(
-                f"There is no store at {self.path}; make one with `groundspeed index PATH --store {self.path}`."
+                f"There is no store at {self.path}; "
+                f"make one with `groundspeed index PATH --store {self.path}`."
             ) from error
         except OSError as error:
             raise StoreError(f"The store {self.path} cannot be read ({error.strerror}).") from error

@@ -32,10 +32,11 @@ class Span(NamedTuple):
 def chunk(document: Document, chunking: Chunking = DEFAULT_CHUNKING) -> list[Span]:
     """Cut a document at the coarsest borders that keep chunks within ``chunking.size`` characters.
 
-    The borders are those of langchain-text-splitters (headings for Markdown, then paragraphs, lines, sentences,
-    words). The splitter is asked for pieces without overlap and without stripping: such pieces add up to the text, so
-    their offsets are sums of lengths. (Its own start index searches for the piece and errs where text repeats.)
-    The overlap is put in front of each piece here, from a word's start on, and white space at the ends is cut off.
+    The borders are those of langchain-text-splitters (headings for Markdown, then paragraphs, lines,
+    sentences, words). The splitter is asked for pieces without overlap and without stripping: such pieces
+    add up to the text, so their offsets are sums of lengths. (Its own start index searches for the piece
+    and errs where text repeats.) The overlap is put in front of each piece here, from a word's start on,
+    and white space at the ends is cut off.
 
     Returns:
         Spans in order, none empty; every character but white space is in at least one.

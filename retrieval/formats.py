@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from groundspeed.types import Document
 
-__all__ = ["Parsed", "Unreadable", "is_known", "is_jsonl", "parse", "parse_jsonl"]
+__all__ = ["Parsed", "Unreadable", "is_jsonl", "is_known", "known_suffixes", "parse", "parse_jsonl"]
 
 
 class Unreadable(Exception):  # noqa: N818 - a fact about a file; callers make an InputError of it
@@ -21,10 +21,10 @@ class Unreadable(Exception):  # noqa: N818 - a fact about a file; callers make a
 
 
 class Parsed(NamedTuple):
-    """What a file holds.
+    r"""What a file holds.
 
     Attributes:
-        text: Plain text, lines ended by ``\\n``.
+        text: Plain text, lines ended by ``\n``.
         metadata: What the format knows besides (a title).
     """
 
@@ -71,7 +71,8 @@ def parse_jsonl(path: Path, max_bytes: int) -> Iterator[Document | Unreadable]:
                 number += 1
                 if len(line) > max_bytes:
                     yield Unreadable(
-                        f"line {number} is longer than {max_bytes / 1e6:g} MB; raise --max-document-mb or split it"
+                        f"line {number} is longer than {max_bytes / 1e6:g} MB; "
+                        "raise --max-document-mb or split it"
                     )
                     while line and not line.endswith(b"\n"):
                         line = lines.readline(max_bytes)
@@ -87,13 +88,13 @@ def _parse_row(number: int, line: bytes) -> Document | Unreadable:
     except ValueError as error:
         return Unreadable(f"line {number} is not JSON ({error}); write one JSON object a line")
     if not isinstance(row, dict):
-        return Unreadable(f'line {number} is not an object; write {{"id": ..., "text": ...}}')
+        return Unreadable(f"line {number} is not an object; {_WANTED_ROW}")
     identity, text = row.pop("id", None), row.pop("text", None)
     if isinstance(identity, int):
         identity = str(identity)
     for key, value in {"id": identity, "text": text}.items():
         if not isinstance(value, str):
-            return Unreadable(f'line {number} has no string under "{key}"; write {{"id": ..., "text": ...}}')
+            return Unreadable(f"line {number} has no string under {key!r}; {_WANTED_ROW}")
     return Document(identity, text, row)
 
 
@@ -168,10 +169,15 @@ def _parse_pdf(data: bytes) -> Parsed:
     return Parsed(text, {"title": str(title)} if title else {})
 
 
-_BLOCKS = (
-    "address article aside blockquote details dialog div dl fieldset figcaption figure footer form "
-    "h1 h2 h3 h4 h5 h6 header hr main nav ol p pre section table ul"
-).split()
+_WANTED_ROW = 'write {"id": ..., "text": ...}'
+
+# fmt: off
+_BLOCKS = [
+    "address", "article", "aside", "blockquote", "details", "dialog", "div", "dl", "fieldset", "figcaption",
+    "figure", "footer", "form", "h1", "h2", "h3", "h4", "h5", "h6", "header", "hr", "main", "nav", "ol", "p",
+    "pre", "section", "table", "ul",
+]
+# fmt: on
 
 _PARSERS: dict[str, Callable[[bytes], Parsed]] = {
     ".txt": _parse_text,

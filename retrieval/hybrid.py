@@ -33,7 +33,7 @@ def fuse(rankings: Sequence[Ranking], c: int = 60) -> Ranking:
 
 
 class Reranker:
-    """A cross-encoder: reads question and passage together, which is slower and better than comparing vectors."""
+    """A cross-encoder: reads question and passage together, slower and better than comparing vectors."""
 
     def __init__(self, name: str) -> None:
         """Choose a cross-encoder by hub id or folder; it is loaded when first used."""
@@ -58,6 +58,6 @@ class Reranker:
             return CrossEncoder(self.name)
         except (OSError, ValueError) as error:
             raise ModelError(
-                f"The cross-encoder {self.name} cannot be loaded ({error}); give a hub id or the folder of one. "
-                "Without a network, download it before."
+                f"The cross-encoder {self.name} cannot be loaded ({error}); "
+                "give a hub id or the folder of one. Without a network, download it before."
             ) from error

@@ -38,7 +38,8 @@ class IndexReport:
         embedded: Chunks that went through the embedding model.
         skipped: A message per unreadable file or row that was skipped.
         passed_over: Files of unknown type in the folders, counted by suffix.
-        seconds: By stage: ``load``, ``chunk``, ``embed`` (the model's loading included), ``sparse``, ``write``.
+        seconds: By stage: ``load``, ``chunk``, ``embed`` (the model's loading included), ``sparse``,
+            ``write``.
     """
 
     added: int = 0
@@ -80,16 +81,16 @@ def index_corpus(
 ) -> IndexReport:
     """Make a store hold what the paths hold now; the store changes at the end, all at once.
 
-    Documents whose text and metadata are as before keep their chunks and vectors. Those the store has from the same
-    paths, and that are gone, are removed. Documents of other paths stay. A folder takes over what was indexed from
-    files and folders in it.
+    Documents whose text and metadata are as before keep their chunks and vectors. Those the store has from
+    the same paths, and that are gone, are removed. Documents of other paths stay. A folder takes over what
+    was indexed from files and folders in it.
 
     Args:
         paths: Files and folders, see ``groundspeed.retrieval.loaders``.
         store: The store's folder; made if it is missing.
         embedder: Model for the vectors; None takes the store's own, or the default for a new store.
-        chunking: How to cut; None takes the store's own, or the default. Another one than the store's cuts and embeds
-            everything anew.
+        chunking: How to cut; None takes the store's own, or the default. Another one than the store's cuts
+            and embeds everything anew.
         max_document_bytes: A larger document is refused.
         skip_unreadable: Leave out what cannot be read instead of raising.
         on_progress: Is told about the stages ``load``, ``chunk`` and ``embed``.
@@ -168,8 +169,8 @@ def _add(corpus: dict[str, StoredDocument], stored: StoredDocument) -> None:
     other = corpus.setdefault(stored.document.id, stored)
     if other is not stored:
         raise InputError(
-            f"Two documents have the id {stored.document.id!r}: the store has one from {other.root}, {stored.root} "
-            "holds another. Index the folder that holds both, or index into another store."
+            f"Two documents have the id {stored.document.id!r}: the store has one from {other.root}, "
+            f"{stored.root} holds another. Index the folder that holds both, or index into another store."
         )
 
 

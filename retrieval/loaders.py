@@ -46,8 +46,8 @@ def load_documents(
 ) -> Iterator[Document]:
     """Read the documents of files and folders: text, Markdown, reStructuredText, HTML, PDF, JSONL, JSONL.gz.
 
-    A document's id is its path below the given folder, or the file's name for a file given itself; rows of JSONL bring
-    their own. In folders, hidden files and files of unknown type are passed over.
+    A document's id is its path below the given folder, or the file's name for a file given itself; rows of
+    JSONL bring their own. In folders, hidden files and files of unknown type are passed over.
 
     Args:
         paths: Files and folders.
@@ -56,8 +56,8 @@ def load_documents(
         log: Is told what was left out.
 
     Raises:
-        InputError: A path is missing or given twice, a file cannot be read, an id occurs twice, or there is no
-            document at all.
+        InputError: A path is missing or given twice, a file cannot be read, an id occurs twice, or there is
+            no document at all.
     """
     roots = load_roots(paths, max_document_bytes=max_document_bytes, skip_unreadable=skip_unreadable, log=log)
     for _, document in roots:
@@ -71,7 +71,7 @@ def load_roots(
     skip_unreadable: bool = False,
     log: LoadLog | None = None,
 ) -> Iterator[tuple[Path, Document]]:
-    """Do what ``load_documents`` does, and say which of the paths (made absolute) each document belongs to."""
+    """Do what ``load_documents`` does, and give the path (made absolute) each document is from."""
     log = log if log is not None else LoadLog()
     roots = absolute_roots(paths)
     origin: dict[str, Path] = {}
@@ -85,8 +85,8 @@ def load_roots(
                     log.skipped.append(message)
                 elif document.id in origin:
                     raise InputError(
-                        f"Two documents have the id {document.id!r}: one in {origin[document.id]}, one in {path}. "
-                        "Ids must be unique; rename one, or index the folder that holds both."
+                        f"Two documents have the id {document.id!r}: one in {origin[document.id]}, "
+                        f"one in {path}. Ids must be unique; rename one, or index the folder that holds both."
                     )
                 else:
                     origin[document.id] = path
@@ -95,7 +95,8 @@ def load_roots(
         names = ", ".join(map(str, roots)) or "no path"
         left_out = f", {len(log.skipped)} unreadable" if log.skipped else ""
         raise InputError(
-            f"There is no document in {names} ({sum(log.passed_over.values())} files of unknown type{left_out}); "
+            f"There is no document in {names} "
+            f"({sum(log.passed_over.values())} files of unknown type{left_out}); "
             f"give files or folders with {known_suffixes()} files."
         )
 
@@ -113,7 +114,8 @@ def absolute_roots(paths: Iterable[str | Path]) -> list[Path]:
             raise InputError(f"{given} does not exist; give a file or folder that does.")
         if root.is_file() and not is_known(root.name):
             raise InputError(
-                f"{given} is of an unknown type; known are {known_suffixes()}. Convert it, or rename it if it is text."
+                f"{given} is of an unknown type; known are {known_suffixes()}. "
+                "Convert it, or rename it if it is text."
             )
         for other in roots:
             if root.is_relative_to(other) or other.is_relative_to(root):
@@ -154,7 +156,8 @@ def _read(path: Path, document_id: str, max_bytes: int) -> Iterator[Document | U
         else:
             if (size := path.stat().st_size) > max_bytes:
                 raise Unreadable(
-                    f"it has {size / 1e6:.1f} MB, the limit is {max_bytes / 1e6:g}; raise --max-document-mb or split it"
+                    f"it has {size / 1e6:.1f} MB, the limit is {max_bytes / 1e6:g}; "
+                    "raise --max-document-mb or split it"
                 )
             parsed = parse(path.name, path.read_bytes())
             yield _checked(Document(document_id, parsed.text, parsed.metadata))
@@ -172,7 +175,7 @@ def _checked(document: Document) -> Document | Unreadable:
             text.encode()
         except UnicodeEncodeError as error:
             return Unreadable(
-                f"the {what} of the document {document.id!r} holds half a surrogate pair at character {error.start}; "
-                "write valid Unicode"
+                f"the {what} of the document {document.id!r} holds half a surrogate pair at character "
+                f"{error.start}; write valid Unicode"
             )
     return document

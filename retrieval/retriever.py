@@ -62,8 +62,8 @@ class Retriever:
             rerank: A cross-encoder, by hub id or folder, that orders the best candidates anew.
 
         Returns:
-            At most k passages, best first. Scores are cosines (dense), BM25 (sparse), sums of reciprocal ranks (hybrid)
-            or the cross-encoder's.
+            At most k passages, best first. Scores are cosines (dense), BM25 (sparse), sums of reciprocal
+            ranks (hybrid) or the cross-encoder's.
 
         Raises:
             InputError: The question is empty, k is below 1 or the mode is unknown.
@@ -110,8 +110,9 @@ class Retriever:
         vector = self._embedder.embed_query(question)
         if len(vector) != self._contents.vectors.shape[1]:
             raise StoreError(
-                f"The embedding model {self._embedder.name} gives vectors of {len(vector)} numbers, the store holds "
-                f"vectors of {self._contents.vectors.shape[1]}; the model has changed, index into another store."
+                f"The embedding model {self._embedder.name} gives vectors of {len(vector)} numbers, the "
+                f"store holds vectors of {self._contents.vectors.shape[1]}; the model has changed, "
+                "index into another store."
             )
         return self._dense.search(vector, k)
 
