@@ -52,7 +52,10 @@ def load_rows(data_set: str, count: int, *, fit: bool) -> list[Row]:
         (row for row in _read(data_set) if in_fit_half(row["question"]) == fit),
         key=lambda row: hashlib.sha256(row["id"].encode()).digest(),
     )[:count]
-    cache = Path(tempfile.gettempdir()) / f"groundspeed-replay-{data_set}-{'fit' if fit else 'report'}-{len(chosen)}.npz"
+    cache = (
+        Path(tempfile.gettempdir())
+        / f"groundspeed-replay-{data_set}-{'fit' if fit else 'report'}-{len(chosen)}.npz"
+    )
     texts = [text for row in chosen for text in (_prompt(row), row["response"], *row["passages"])]
     if not cache.exists():
         encoded = _tokenizer()(texts, add_special_tokens=False)["input_ids"]
@@ -61,7 +64,13 @@ def load_rows(data_set: str, count: int, *, fit: bool) -> list[Row]:
     stored = np.load(cache)
     pieces = iter(np.split(stored["ids"], np.cumsum(stored["lengths"])[:-1]))
     return [
-        Row(row["id"], row["question"], next(pieces), response=next(pieces), passages=tuple(next(pieces) for _ in row["passages"]))
+        Row(
+            row["id"],
+            row["question"],
+            next(pieces),
+            response=next(pieces),
+            passages=tuple(next(pieces) for _ in row["passages"]),
+        )
         for row in chosen
     ]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,8 +40,8 @@ class DraftTree:
         probs: float32 [n], estimated probability that the whole path to the node is accepted, in (0, 1],
             never above the parent's.
         source: uint16 [n], the ``groundspeed.types.Source`` that proposed the node.
-        origin: int64 [n], where in the source: for passages ``passage << 32 | token``, for prompt and output the
-            token position in prompt + output.
+        origin: int64 [n], where in the source: for passages ``passage << 32 | token``, for prompt and output
+            the token position in prompt + output.
         draft_probs: float32 [n], the q of the rejection rule; None for deterministic drafters.
     """
 
@@ -69,7 +69,41 @@ class DraftTree:
         Raises:
             DraftError: Naming the first node that breaks the contract.
         """
-        raise NotImplementedError
+        n = len(self)
+        columns: dict[str, tuple[NDArray[Any], type[np.generic]]] = {
+            "token_ids": (self.token_ids, np.int32),
+            "parents": (self.parents, np.int32),
+            "probs": (self.probs, np.float32),
+            "source": (self.source, np.uint16),
+            "origin": (self.origin, np.int64),
+        }
+        if self.draft_probs is not None:
+            columns["draft_probs"] = (self.draft_probs, np.float32)
+        for name, (column, dtype) in columns.items():
+            if column.shape != (n,) or column.dtype != dtype:
+                raise DraftError(
+                    f"{name} is {column.dtype} {list(column.shape)} in a tree of {n} nodes; "
+                    f"a drafter must give {np.dtype(dtype)} [{n}]."
+                )
+
+        children: set[tuple[int, int]] = set()
+        probs = self.probs.tolist()
+        for node, (token, parent) in enumerate(
+            zip(self.token_ids.tolist(), self.parents.tolist(), strict=True)
+        ):
+            ceiling = probs[parent] if 0 <= parent < node else 1.0
+            if not 0 <= token < vocab_size:
+                breach = f"drafts token {token}, outside the vocabulary of {vocab_size}"
+            elif not -1 <= parent < node:
+                breach = f"has parent {parent}, which is neither -1 nor an earlier node"
+            elif not 0.0 < probs[node] <= ceiling:
+                breach = f"has path probability {probs[node]}, outside (0, {ceiling}], its parent's"
+            elif (parent, token) in children:
+                breach = f"repeats token {token} under parent {parent}"
+            else:
+                children.add((parent, token))
+                continue
+            raise DraftError(f"Node {node} of the draft tree {breach}; the drafter that made it is at fault.")
 
 
 class Drafter(Protocol):

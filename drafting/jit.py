@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numba
 
 __all__ = ["kernel"]
 
-F = TypeVar("F", bound=Callable[..., Any])
 
-
-def kernel(function: F) -> F:
+def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile in nopython mode at the first call, without the GIL, and keep the machine code on disk."""
     try:
-        compiled: F = numba.njit(cache=True, nogil=True)(function)
+        compiled: Callable[..., Any] = numba.njit(cache=True, nogil=True)(function)
     except RuntimeError:  # numba found no folder it may write to: compile in every process instead
         compiled = numba.njit(nogil=True)(function)
     return compiled

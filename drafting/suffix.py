@@ -1,11 +1,12 @@
 """An online suffix index over token ids: which tokens followed this context, how often, and where.
 
-A suffix automaton (Blumer et al. 1985) over several texts, in flat numba arrays. A state stands for the strings
-that end at the same places; its suffix links lead to ever shorter suffixes, so the states on the link chain of
-the text's end are exactly the different contexts a variable-order predictor wants to ask. Appending a token is
-amortised O(1) in the length of the text: the automaton's own work, plus one walk over at most
+A suffix automaton (Blumer et al. 1985) over several texts, in flat numba arrays. A state stands for the
+strings that end at the same places; its suffix links lead to ever shorter suffixes, so the states on the link
+chain of the text's end are the different contexts a variable-order predictor wants to ask. Appending a token
+is amortised O(1) in the length of the text: the automaton's own work, plus one walk over at most
 ``MAX_MATCH`` links that keeps the counts.
 """
+# mypy: allow-untyped-defs
 
 from __future__ import annotations
 
@@ -19,13 +20,17 @@ __all__ = ["MAX_MATCH", "SuffixIndex"]
 MAX_MATCH = 64
 """Longest context, in tokens, that is counted and asked for. Longer matches are as certain as this one."""
 
+SEAM = -1
+"""Stands in ``SuffixIndex.tokens`` where a text begins."""
+
 # Columns of SuffixIndex.states, one row a state; row 0 is the empty string.
 LENGTH = 0  # tokens of the state's longest string
 LINK = 1  # state of the longest suffix that ends at more places; -1 for the root
 COUNT = 2  # places its strings end at; kept for strings of at most MAX_MATCH + 1 tokens
 FIRST = 3  # position of the last token of the earliest occurrence
-EDGES = 4  # newest outgoing edge, -1 for none
-STATE_COLUMNS = 5
+LATEST = 4  # position of the last token of the latest occurrence; kept as COUNT is
+EDGES = 5  # newest outgoing edge, -1 for none
+STATE_COLUMNS = 6
 
 # Columns of SuffixIndex.edges, one row a transition.
 TOKEN = 0
@@ -65,23 +70,30 @@ class SuffixIndex:
         self.edges = np.empty((0, EDGE_COLUMNS), np.int32)
         self.table = np.zeros(0, np.int32)
         self.registers = np.zeros(REGISTERS, np.int64)
-        self._reserve(_START_CAPACITY)
-        self.states[0] = (0, -1, 0, -1, -1)
+        self._resize(_START_CAPACITY)
+        self.states[0] = (0, -1, 0, -1, -1, -1)
         self.registers[STATES] = 1
 
     def __len__(self) -> int:
         return int(self.registers[SIZE])
 
     def boundary(self) -> None:
-        """Start a new text. No match reaches across from the one before."""
+        """Start a new text. No match reaches across from the one before, and ``SEAM`` stands between them."""
+        self.reserve(1)
+        self.tokens[len(self)] = SEAM
+        self.registers[SIZE] += 1
         self.registers[LAST] = self.registers[CONTEXT] = self.registers[CONTEXT_LENGTH] = 0
 
     def extend(self, token_ids: NDArray[np.int32]) -> None:
         """Append tokens, int32 [k], to the current text."""
-        needed = self.registers[SIZE] + len(token_ids)
-        if needed > len(self.tokens):
-            self._reserve(max(int(needed), 2 * len(self.tokens)))
+        self.reserve(len(token_ids))
         append(self.tokens, self.states, self.edges, self.table, self.registers, token_ids)
+
+    def reserve(self, count: int) -> None:
+        """Make room for ``count`` more tokens; the capacity grows by doubling."""
+        needed = len(self) + count
+        if needed > len(self.tokens):
+            self._resize(max(needed, 2 * len(self.tokens)))
 
     def followers(self, context: NDArray[np.int32]) -> dict[int, int]:
         """Tokens that follow the context somewhere, with their number of occurrences.
@@ -102,8 +114,8 @@ class SuffixIndex:
             edge = self.edges[edge, NEXT]
         return found
 
-    def _reserve(self, capacity: int) -> None:
-        """Make room for ``capacity`` tokens (a suffix automaton has under 2n states and 3n transitions)."""
+    def _resize(self, capacity: int) -> None:
+        """Make room for ``capacity`` tokens in all: under twice as many states and three times the edges."""
         self.tokens = _grown(self.tokens, capacity)
         self.states = _grown(self.states, 2 * capacity + 1)
         self.edges = _grown(self.edges, 3 * capacity)
@@ -118,10 +130,12 @@ def _grown(array: NDArray[np.int32], rows: int) -> NDArray[np.int32]:
 
 
 @kernel
-def find_slot(edges, table, state, token):  # type: ignore[no-untyped-def]
+def find_slot(edges, table, state, token):
     """Slot of ``table`` that holds the edge, or the free slot where it belongs."""
     mask = len(table) - 1
-    mixed = np.uint64(state) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(token) * np.uint64(0xC2B2AE3D27D4EB4F)
+    mixed = np.uint64(state) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(token) * np.uint64(
+        0xC2B2AE3D27D4EB4F
+    )
     slot = np.int64((mixed ^ (mixed >> np.uint64(29))) >> np.uint64(7)) & mask
     while table[slot] != 0:
         edge = table[slot] - 1
@@ -132,20 +146,20 @@ def find_slot(edges, table, state, token):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def find_edge(edges, table, state, token):  # type: ignore[no-untyped-def]
+def find_edge(edges, table, state, token):
     """The edge that leaves ``state`` with ``token``, -1 for none."""
     return table[find_slot(edges, table, state, token)] - 1
 
 
 @kernel
-def fill_table(edges, table, registers):  # type: ignore[no-untyped-def]
+def fill_table(edges, table, registers):
     """Enter all edges into an empty table."""
     for edge in range(registers[EDGES_USED]):
         table[find_slot(edges, table, edges[edge, OWNER], edges[edge, TOKEN])] = edge + 1
 
 
 @kernel
-def add_edge(states, edges, table, registers, state, token, target):  # type: ignore[no-untyped-def]
+def add_edge(states, edges, table, registers, state, token, target):
     """Add a transition that is not there yet."""
     edge = registers[EDGES_USED]
     registers[EDGES_USED] = edge + 1
@@ -158,7 +172,7 @@ def add_edge(states, edges, table, registers, state, token, target):  # type: ig
 
 
 @kernel
-def add_state(states, registers, length, link, count, first):  # type: ignore[no-untyped-def]
+def add_state(states, registers, length, link, count, first):
     """Add a state without edges and return it."""
     state = registers[STATES]
     registers[STATES] = state + 1
@@ -166,12 +180,13 @@ def add_state(states, registers, length, link, count, first):  # type: ignore[no
     states[state, LINK] = link
     states[state, COUNT] = count
     states[state, FIRST] = first
+    states[state, LATEST] = first
     states[state, EDGES] = -1
     return state
 
 
 @kernel
-def split(states, edges, table, registers, parent, token, target):  # type: ignore[no-untyped-def]
+def split(states, edges, table, registers, parent, token, target):
     """State for the suffixes that ``parent`` + ``token`` stands for: ``target`` itself, or its shorter half.
 
     ``target`` is where ``token`` leads from ``parent``. When it also holds strings longer than the parent's
@@ -204,7 +219,7 @@ def split(states, edges, table, registers, parent, token, target):  # type: igno
 
 
 @kernel
-def append(tokens, states, edges, table, registers, token_ids):  # type: ignore[no-untyped-def]
+def append(tokens, states, edges, table, registers, token_ids):
     """Append ``token_ids`` to the current text; there is room for them."""
     for token in token_ids:
         position = registers[SIZE]
@@ -224,17 +239,18 @@ def append(tokens, states, edges, table, registers, token_ids):  # type: ignore[
             if parent >= 0:
                 states[new, LINK] = split(states, edges, table, registers, parent, token, edges[edge, TARGET])
             registers[LAST] = new
-        count_context(states, edges, table, registers, token)
+        count_context(states, edges, table, registers, token, position)
 
 
 @kernel
-def count_context(states, edges, table, registers, token):  # type: ignore[no-untyped-def]
+def count_context(states, edges, table, registers, token, position):
     """Move the current context on by the appended token and count every suffix of it once more."""
     context = edges[find_edge(edges, table, registers[CONTEXT], token), TARGET]
     length = registers[CONTEXT_LENGTH] + 1
     state = context
     while state > 0:
         states[state, COUNT] += 1
+        states[state, LATEST] = position
         state = states[state, LINK]
     if length > MAX_MATCH:
         length = MAX_MATCH

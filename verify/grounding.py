@@ -61,13 +61,13 @@ def ground(text: str, passages: Sequence[Passage], min_chars: int = 24) -> tuple
 
 
 def _maximal_copies(text: str, source: str, min_chars: int) -> Iterator[tuple[int, int, int]]:
-    """Yield (start, end, place): ``text[start:end]`` is a copy, first seen at ``source[place]``, and no longer one is.
+    """Yield (start, end, place): ``text[start:end]`` stands first at ``source[place]`` and cannot be extended.
 
-    A window [start, end) slides over the text: it grows at the end while it is a copy and shrinks at the start
-    when it is not. Starts and ends of what is yielded both rise.
+    A window [start, end) slides over the text: it grows at the end while it is a copy and shrinks at the
+    start when it is not. Starts and ends of what is yielded both rise.
     """
-    # A copy of min_chars holds a whole block of this many characters, wherever in the source it begins. Most of
-    # an answer that was not copied has no block of the source at all and needs no search.
+    # A copy of min_chars holds a whole block of this many characters, wherever in the source it begins. Most
+    # of an answer that was not copied has no block of the source at all and needs no search.
     block = (min_chars + 1) // 2
     blocks = {source[i : i + block] for i in range(0, len(source) - block + 1, block)}
     seeds = [i for i in range(len(text) - block + 1) if text[i : i + block] in blocks]

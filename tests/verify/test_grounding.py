@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from groundspeed.errors import InputError
 from groundspeed.types import GroundedSpan, Passage
 from groundspeed.verify.grounding import ground
-from hypothesis import given
-from hypothesis import strategies as st
 
 
 def brute_force(text: str, passages: list[Passage], min_chars: int) -> list[tuple[int, int, int]]:
@@ -15,7 +16,11 @@ def brute_force(text: str, passages: list[Passage], min_chars: int) -> list[tupl
 
     def first_place(stretch: str) -> tuple[int, int] | None:
         return next(
-            ((i, passage.text.find(stretch)) for i, passage in enumerate(passages) if stretch in passage.text),
+            (
+                (i, passage.text.find(stretch))
+                for i, passage in enumerate(passages)
+                if stretch in passage.text
+            ),
             None,
         )
 
@@ -32,7 +37,7 @@ def brute_force(text: str, passages: list[Passage], min_chars: int) -> list[tupl
     ]
     taken: list[tuple[int, int, int]] = []
     while candidates:
-        start, end, passage, offset = min(candidates, key=lambda c: (c[0] - c[1], c[2], c[3], c[0]))
+        start, end, passage, _ = min(candidates, key=lambda c: (c[0] - c[1], c[2], c[3], c[0]))
         taken.append((start, end, passage))
         cut = []
         for s, e, p, o in candidates:
@@ -54,7 +59,9 @@ alphabets = st.sampled_from(["a", "ab", "abc ", "héß𝄞\0"])
 def answers_with_passages(draw: st.DrawFn) -> tuple[str, list[str]]:
     alphabet = draw(alphabets)
     texts = draw(st.lists(st.text(alphabet, max_size=30), max_size=4))
-    pieces = draw(st.lists(st.one_of(st.text(alphabet, max_size=8), st.sampled_from([*texts, ""])), max_size=5))
+    pieces = draw(
+        st.lists(st.one_of(st.text(alphabet, max_size=8), st.sampled_from([*texts, ""])), max_size=5)
+    )
     return "".join(pieces), texts
 
 
@@ -84,11 +91,17 @@ def test_a_span_carries_its_document_and_offsets() -> None:
 
 
 def test_a_copy_never_crosses_from_one_passage_into_the_next() -> None:
-    assert [s.text for s in ground("alpha beta", passages_of("xx alpha", " beta yy"), 4)] == ["alpha", " beta"]
+    assert [s.text for s in ground("alpha beta", passages_of("xx alpha", " beta yy"), 4)] == [
+        "alpha",
+        " beta",
+    ]
 
 
 def test_the_earlier_passage_wins_a_tie() -> None:
-    assert [s.passage for s in ground("the same words", passages_of("none", "the same words", "the same words"), 4)] == [1]
+    assert [
+        s.passage
+        for s in ground("the same words", passages_of("none", "the same words", "the same words"), 4)
+    ] == [1]
 
 
 def test_an_answer_without_passages_has_no_spans() -> None:
