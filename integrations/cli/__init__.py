@@ -1,0 +1,5 @@
+"""The command line: ``groundspeed index | ask | generate | doctor``."""
+
+from groundspeed.integrations.cli.app import main
+
+__all__ = ["main"]

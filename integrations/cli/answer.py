@@ -1,0 +1,153 @@
+"""``groundspeed ask`` and ``groundspeed generate``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from groundspeed.errors import InputError
+from groundspeed.integrations.cli import options
+from groundspeed.integrations.cli.console import print_json, progress_bars, stdout
+from groundspeed.integrations.cli.options import load_engine
+from groundspeed.integrations.cli.render import AnswerPrinter, answer_as_json, print_sources
+from groundspeed.integrations.pipeline import AnswerEvent, RagPipeline, RetrievalEvent
+from groundspeed.types import GenerationRequest, GenerationResult, Passage, PrefillEvent, StepEvent
+
+if TYPE_CHECKING:
+    from groundspeed.verify.engine import Engine
+
+__all__ = ["ask", "generate"]
+
+
+def ask(
+    question: Annotated[str, typer.Argument(help="The question.")],
+    store: options.Store,
+    passages: Annotated[int, typer.Option("-k", "--passages", min=1, help="Most passages to retrieve.")] = 5,
+    mode: Annotated[str, typer.Option(help="How to search: hybrid, dense or sparse.")] = "hybrid",
+    rerank: Annotated[
+        str | None, typer.Option(help="Cross-encoder that orders the passages anew: hub id or folder.")
+    ] = None,
+    embedding_model: Annotated[
+        str | None, typer.Option(help="Hub id or folder; by default the one that built the store.")
+    ] = None,
+    model: options.Model = None,
+    device: options.Device = "auto",
+    dtype: options.Dtype = "auto",
+    max_tokens: options.MaxTokens = 256,
+    temperature: options.Temperature = 0.0,
+    seed: options.Seed = None,
+    no_speculation: options.NoSpeculation = False,
+    color: options.Color = False,
+    as_json: options.Json = False,
+) -> None:
+    """Answer a question from a store, drafting the answer from the passages found."""
+    from groundspeed.retrieval.retriever import Retriever
+
+    retriever = Retriever.open(store, embedding_model)
+    engine = load_engine(model, device, dtype)
+    events = RagPipeline(engine, retriever).stream(
+        question,
+        k=passages,
+        mode=mode,  # type: ignore[arg-type]  # the retriever refuses what it does not know
+        rerank=rerank,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        seed=seed,
+        speculate=not no_speculation,
+    )
+    _show(engine, events, color=color, as_json=as_json)
+
+
+def generate(
+    prompt_file: Annotated[Path, typer.Option(help="File with the prompt, used as it is.")],
+    document: Annotated[
+        list[Path] | None, typer.Option(help="Text file to draft from and to ground in; may be repeated.")
+    ] = None,
+    model: options.Model = None,
+    device: options.Device = "auto",
+    dtype: options.Dtype = "auto",
+    max_tokens: options.MaxTokens = 256,
+    temperature: options.Temperature = 0.0,
+    seed: options.Seed = None,
+    no_speculation: options.NoSpeculation = False,
+    color: options.Color = False,
+    as_json: options.Json = False,
+) -> None:
+    """Continue a prompt, drafting from it and from the documents given; they do not change the prompt."""
+    prompt = _read_text(prompt_file)
+    passages = tuple(Passage(str(path), _read_text(path)) for path in document or ())
+    engine = load_engine(model, device, dtype)
+    request = GenerationRequest(
+        prompt=prompt,
+        passages=passages,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        seed=seed,
+        speculate=not no_speculation,
+    )
+
+    def events() -> Iterator[AnswerEvent]:
+        yield RetrievalEvent(passages, 0)
+        yield from engine.stream(request)
+
+    _show(engine, events(), color=color, as_json=as_json)
+
+
+def _show(engine: Engine, events: Iterator[AnswerEvent], *, color: bool, as_json: bool) -> None:
+    console = stdout()
+    printer = None if as_json else AnswerPrinter(console, engine.tokenizer if color else None)
+    found, result = _follow(events, printer)
+    if as_json:
+        answer = answer_as_json(result, found.passages, found.shown)
+        print_json({**answer, "model": engine.model_name, "device": engine.device, "dtype": engine.dtype})
+    else:
+        print_sources(console, found.passages, found.shown, result, color)
+
+
+def _follow(
+    events: Iterator[AnswerEvent], printer: AnswerPrinter | None
+) -> tuple[RetrievalEvent, GenerationResult]:
+    """Show the events as they come; returns the first and the last."""
+    found = result = None
+    with ExitStack() as bars:
+        report = bars.enter_context(progress_bars())
+        try:
+            for event in events:
+                if isinstance(event, RetrievalEvent):
+                    found = event
+                elif isinstance(event, PrefillEvent):
+                    report("Reading the prompt", event.done, event.total)
+                elif isinstance(event, StepEvent):
+                    bars.close()
+                    if printer:
+                        printer.step(event)
+                else:
+                    result = event
+                    if printer:
+                        printer.finish(event)
+        finally:
+            if printer:
+                printer.end_line()
+    assert found is not None
+    assert result is not None
+    return found, result
+
+
+def _read_text(path: Path) -> str:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(
+            f"cannot read {path}: {error.strerror}; give a text file that can be read"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{path} is not UTF-8 text (byte {error.start}); convert it, for example with `iconv -t UTF-8`"
+        ) from error
+    if not text.strip():
+        raise InputError(f"{path} holds no text; give a file with some")
+    return text

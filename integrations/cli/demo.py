@@ -1,0 +1,60 @@
+"""``groundspeed demo``: one question with and without speculation, side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from groundspeed.integrations.cli.console import printable, progress_bars, stdout
+from groundspeed.integrations.cli.index import index
+from groundspeed.integrations.cli.options import load_engine
+from groundspeed.integrations.cli.render import describe_stats
+from groundspeed.integrations.pipeline import Answer, RagPipeline
+
+__all__ = ["demo"]
+
+_QUESTION = "Why is the answer the same with and without speculation?"
+
+
+def demo(
+    docs: Annotated[Path, typer.Option(help="Folder to index.")] = Path("docs"),
+    store: Annotated[Path, typer.Option(help="Folder of the store.")] = Path(".demo"),
+    question: Annotated[str, typer.Option(help="The question.")] = _QUESTION,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 128,
+) -> None:
+    """Index a folder, ask one question with and without speculation, and compare."""
+    from groundspeed.retrieval.retriever import Retriever
+
+    index([docs], store)
+    engine = load_engine(None, "auto", "auto")
+    pipeline = RagPipeline(engine, Retriever.open(store))
+
+    def answer(speculate: bool, tokens: int) -> Answer:
+        return pipeline.ask(question, k=3, max_tokens=tokens, speculate=speculate)
+
+    with progress_bars() as report:
+        # Both ways once for a few tokens: the first run of anything also compiles and warms up.
+        for done, speculate in enumerate((False, True)):
+            report("Warming up", done, 2)
+            answer(speculate, 8)
+        report("Answering without speculation", 0, 1)
+        plain = answer(False, max_tokens)
+        report("Answering with speculation", 0, 1)
+        drafted = answer(True, max_tokens)
+    table = Table("without speculation", "with speculation", title=question, title_justify="left")
+    table.add_row(printable(plain.text), printable(drafted.text), end_section=True)
+    table.add_row(describe_stats(plain.result.stats), describe_stats(drafted.result.stats))
+    console = stdout()
+    console.print(table, markup=False)
+    before, after = plain.result.stats, drafted.result.stats
+    total = (before.prefill_s + before.decode_s) / (after.prefill_s + after.decode_s)
+    same = "the same tokens" if plain.result.token_ids == drafted.result.token_ids else "other tokens"
+    console.print(
+        f"{engine.model_name} in {engine.dtype} on {engine.device}: {same}, decoding "
+        f"{before.decode_s / after.decode_s:.2f} times as fast, {total:.2f} times with the prompt's reading",
+        markup=False,
+        soft_wrap=True,
+    )

@@ -1,0 +1,42 @@
+"""The options that ``ask`` and ``generate`` share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+from groundspeed.integrations.cli.console import progress_bars, quiet_libraries
+
+if TYPE_CHECKING:
+    from groundspeed.verify.engine import Engine
+
+Model: TypeAlias = Annotated[
+    str | None,
+    typer.Option(help="Hub id, folder or GGUF file; by default the embedded SmolLM2-135M-Instruct."),
+]
+Device: TypeAlias = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")]
+Dtype: TypeAlias = Annotated[
+    str, typer.Option(help="auto, float32 or bfloat16; auto is bfloat16 where the hardware has it.")
+]
+MaxTokens: TypeAlias = Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")]
+Temperature: TypeAlias = Annotated[float, typer.Option(min=0.0, help="0 is greedy decoding.")]
+Seed: TypeAlias = Annotated[int | None, typer.Option(help="Of the random draws; greedy decoding has none.")]
+Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+NoSpeculation: TypeAlias = Annotated[
+    bool, typer.Option("--no-speculation", help="Decode plainly, one token a pass, through the same engine.")
+]
+Color: TypeAlias = Annotated[
+    bool, typer.Option("--color", help="Mark in the terminal which words came from which source.")
+]
+Store: TypeAlias = Annotated[Path, typer.Option(help="Folder of the store.")]
+
+
+def load_engine(model: str | None, device: str, dtype: str) -> Engine:
+    """Load the target model behind a progress bar."""
+    from groundspeed.verify.engine import Engine
+
+    quiet_libraries()
+    with progress_bars() as report:
+        return Engine.from_pretrained(model, device=device, dtype=dtype, on_progress=report)

@@ -1,0 +1,76 @@
+"""The grounded prompt: passages and question as the target model wants to read them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from groundspeed.types import Passage
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = ["GroundedPrompt"]
+
+_SYSTEM = "Answer the question from the passages. Quote their words exactly wherever you can."
+
+
+class GroundedPrompt:
+    """Builds prompts for one tokenizer: with its chat template where it has one, as plain text otherwise."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Take the tokenizer of the target model."""
+        self._tokenizer = tokenizer
+        added = tokenizer.added_tokens_decoder.values()
+        self._special = [token.content for token in added if token.special and len(token.content) > 1]
+
+    def fit(
+        self, question: str, passages: Sequence[Passage], room: int | None
+    ) -> tuple[tuple[int, ...], int]:
+        """Build the prompt with as many passages, best first, as fit.
+
+        Args:
+            question: The question.
+            passages: Best first.
+            room: Most tokens the prompt may have, None for any number.
+
+        Returns:
+            The prompt's token ids and how many passages it shows. Without passages the prompt may still be
+            longer than ``room``.
+        """
+        for shown in range(len(passages), 0, -1):
+            ids = self.token_ids(question, passages[:shown])
+            if room is None or len(ids) <= room:
+                return ids, shown
+        return self.token_ids(question, ()), 0
+
+    def token_ids(self, question: str, passages: Sequence[Passage]) -> tuple[int, ...]:
+        """Build the prompt with all the passages."""
+        numbered = [f"[{number}] {passage.text.strip()}" for number, passage in enumerate(passages, start=1)]
+        user = self._defuse("\n\n".join([*numbered, f"Question: {question.strip()}"]))
+        if not self._tokenizer.chat_template:
+            text = f"{_SYSTEM}\n\n{user}\n\nAnswer:"
+            return tuple(self._tokenizer(text).input_ids)
+        messages = [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": user}]
+        return tuple(self._tokenizer(self._rendered(messages), add_special_tokens=False).input_ids)
+
+    def _rendered(self, messages: list[dict[str, str]]) -> str:
+        import jinja2
+
+        def render(messages: list[dict[str, str]]) -> str:
+            text: str = self._tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=True
+            )
+            return text
+
+        try:
+            return render(messages)
+        except jinja2.TemplateError:  # templates that know no system role say so this way
+            joined = "\n\n".join(message["content"] for message in messages)
+            return render([{"role": "user", "content": joined}])
+
+    def _defuse(self, text: str) -> str:
+        """Break up special tokens: a document that spells one out must not be able to end its turn."""
+        for token in self._special:
+            text = text.replace(token, f"{token[0]} {token[1:]}")
+        return text
