@@ -56,9 +56,13 @@ def chunk(document: Document, chunking: Chunking = DEFAULT_CHUNKING) -> list[Spa
         position = start + len(piece)
         if piece.isspace():
             continue
-        start = _overlap_start(text, start, chunking.overlap)
-        start += _leading_space(text[start:position])
-        spans.append(Span(start, start + len(text[start:position].rstrip())))
+        if spans:
+            earliest = max(start - chunking.overlap, spans[-1].start + 1)
+            word = _WORD_START.search(text, earliest, start)
+            start = word.start() if word else start
+        stretch = text[start:position]
+        start += len(stretch) - len(stretch.lstrip())
+        spans.append(Span(start, start + len(stretch.strip())))
     return spans
 
 
@@ -78,16 +82,3 @@ def _split(document: Document, size: int) -> list[str]:
             _SEPARATORS, chunk_size=size, chunk_overlap=0, strip_whitespace=False, keep_separator="end"
         )
     return splitter.split_text(document.text)
-
-
-def _overlap_start(text: str, start: int, overlap: int) -> int:
-    """The first start of a word at most ``overlap`` characters before ``start``."""
-    earliest = max(0, start - overlap)
-    if earliest == 0:
-        return 0
-    word = _WORD_START.search(text, earliest, start)
-    return word.start() if word else start
-
-
-def _leading_space(text: str) -> int:
-    return len(text) - len(text.lstrip())

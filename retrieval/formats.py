@@ -120,6 +120,7 @@ def _parse_html(data: bytes) -> Parsed:
     """Keep what a reader sees: paragraphs apart, white space folded but in ``pre``, no scripts or styles."""
     from bs4 import BeautifulSoup
     from bs4.dammit import EncodingDetector
+    from bs4.element import NavigableString
 
     declared = EncodingDetector.find_declared_encoding(data, is_html=True)
     try:
@@ -132,12 +133,14 @@ def _parse_html(data: bytes) -> Parsed:
         except LookupError as error:
             raise Unreadable(f"it declares the unknown encoding {declared}; convert it to UTF-8") from error
     soup = BeautifulSoup(markup, "html.parser")
-    title = soup.title.get_text(" ", strip=True) if soup.title else ""
+    title = " ".join(soup.title.get_text().split()) if soup.title else ""
     for element in soup(["script", "style", "template", "noscript", "head", "svg"]):
         element.decompose()
     for text in soup.find_all(string=True):
-        if text.find_parent(["pre", "textarea"]) is None:
-            text.replace_with(re.sub(r"\s+", " ", text))
+        if type(text) is NavigableString:
+            # NUL, which no text holds, stands for the spaces that the folding below must leave alone.
+            kept = text.find_parent(["pre", "textarea"]) is not None
+            text.replace_with(text.replace(" ", "\0") if kept else re.sub(r"\s+", " ", text))
     for element in soup(["br", "tr", "li", "dt", "dd", "option"]):
         element.insert_before("\n")
     for element in soup(["td", "th"]):
@@ -146,7 +149,8 @@ def _parse_html(data: bytes) -> Parsed:
         element.insert_before("\n\n")
         element.insert_after("\n\n")
     lines = re.sub(r"[ \t]*\n[ ]?", "\n", soup.get_text())
-    return Parsed(re.sub(r"\n{3,}", "\n\n", lines).strip(), {"title": title} if title else {})
+    visible = re.sub(r"\n{3,}", "\n\n", lines).strip().replace("\0", " ")
+    return Parsed(visible, {"title": title} if title else {})
 
 
 def _parse_pdf(data: bytes) -> Parsed:

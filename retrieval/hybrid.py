@@ -41,6 +41,8 @@ class Reranker:
 
     def rerank(self, question: str, texts: Sequence[str]) -> Ranking:
         """Rank texts for a question; rows number the texts."""
+        if not texts:
+            return Ranking(np.empty(0, np.int64), np.empty(0, np.float32))
         pairs = [(question, text) for text in texts]
         scores = np.asarray(self._model.predict(pairs, show_progress_bar=False), np.float32)
         if scores.ndim != 1:
