@@ -85,12 +85,12 @@ def parse_jsonl(path: Path, max_bytes: int) -> Iterator[Document | Unreadable]:
 def _parse_row(number: int, line: bytes) -> Document | Unreadable:
     try:
         row = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return Unreadable(f"line {number} is not JSON ({error}); write one JSON object a line")
     if not isinstance(row, dict):
         return Unreadable(f"line {number} is not an object; {_WANTED_ROW}")
     identity, text = row.pop("id", None), row.pop("text", None)
-    if isinstance(identity, int):
+    if type(identity) is int:
         identity = str(identity)
     for key, value in {"id": identity, "text": text}.items():
         if not isinstance(value, str):
@@ -130,8 +130,8 @@ def _parse_html(data: bytes) -> Parsed:
             raise
         try:
             markup = _decode(data, declared)
-        except LookupError as error:
-            raise Unreadable(f"it declares the unknown encoding {declared}; convert it to UTF-8") from error
+        except (LookupError, UnicodeError) as error:
+            raise Unreadable(f"it declares the unusable encoding {declared}; convert it to UTF-8") from error
     soup = BeautifulSoup(markup, "html.parser")
     title = " ".join(soup.title.get_text().split()) if soup.title else ""
     for element in soup(["script", "style", "template", "noscript", "head", "svg"]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -170,7 +171,8 @@ def _read(path: Path, document_id: str, max_bytes: int) -> Iterator[Document | U
 def _checked(document: Document) -> Document | Unreadable:
     if not document.text.strip():
         return Unreadable(f"the document {document.id!r} holds no text; fill or remove it")
-    for what, text in (("id", document.id), ("text", document.text)):
+    metadata = json.dumps(dict(document.metadata), ensure_ascii=False)
+    for what, text in (("id", document.id), ("text", document.text), ("metadata", metadata)):
         try:
             text.encode()
         except UnicodeEncodeError as error:

@@ -117,7 +117,7 @@ FAULTS: dict[str, tuple[str, bytes, str]] = {
     "UTF-8": ("a.rst", b"abc\n\xff\xfe", "byte 0xff at offset 4 is not valid UTF-8"),
     "UTF-8 behind a byte order mark": ("a.txt", b"\xef\xbb\xbfab\xff", "offset 5"),
     "HTML": ("a.html", b"<p>\xff", "byte 0xff at offset 3"),
-    "HTML of an unknown encoding": ("a.html", b'<meta charset="klingon">\xff', "unknown encoding klingon"),
+    "HTML of an unknown encoding": ("a.html", b'<meta charset="klingon">\xff', "unusable encoding klingon"),
     "PDF": ("a.pdf", b"%PDF-1.4 rubbish", "pypdf cannot read it"),
     "PDF without text": ("a.pdf", pdf(""), "only images"),
     "too large": ("a.txt", b"x" * 2001, r"it has 0\.0 MB.*--max-document-mb"),
@@ -131,6 +131,12 @@ FAULTS: dict[str, tuple[str, bytes, str]] = {
         b'{"id": "x", "text": "ab\\ud800"}',
         "surrogate pair at character 2",
     ),
+    "half a surrogate pair in metadata": (
+        "a.jsonl",
+        b'{"id": "x", "text": "ab", "author": "\\ud800"}',
+        "metadata of the document 'x' holds half a surrogate pair",
+    ),
+    "JSON nested too deep": ("a.jsonl", b'{"id":' + b"[" * 1990, "line 1 is not JSON"),
     "row too large": ("a.jsonl", b'{"id": "x", "text": "%s"}' % (b"y" * 2000), "line 1 is longer"),
     "gzip": ("a.jsonl.gz", b"no gzip", "gzip data is damaged"),
     "gzip cut short": (
