@@ -132,7 +132,7 @@ class RagPipeline:
             The request, and how many of the passages stand in its prompt.
         """
         request = GenerationRequest(prompt="", passages=passages, **options)
-        limit = self.engine.context_length
+        limit = self.engine.target.context_length
         room = None if limit is None else limit - request.max_tokens
         prompt, shown = self._prompt.fit(question, passages, room)
         return replace(request, prompt=prompt), shown

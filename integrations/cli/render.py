@@ -11,6 +11,7 @@ from rich.text import Text
 
 from groundspeed.integrations.cli.console import printable
 from groundspeed.types import GenerationResult, GenerationStats, Passage, Source, StepEvent
+from groundspeed.verify.text import Detokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -37,7 +38,7 @@ class AnswerPrinter:
     def __init__(self, console: Console, tokenizer: PreTrainedTokenizerBase | None) -> None:
         """Print to a console; with a tokenizer, in a colour per source."""
         self._console = console
-        self._pieces = _Pieces(tokenizer) if tokenizer is not None else None
+        self._pieces = Detokenizer(tokenizer) if tokenizer is not None else None
         self._printed = ""
 
     def step(self, event: StepEvent) -> None:
@@ -46,7 +47,7 @@ class AnswerPrinter:
             self._print(event.text)
             return
         for token, source, origin in zip(event.token_ids, event.sources, event.origins, strict=True):
-            self._print(self._pieces.push(token), source_style(source, origin))
+            self._print(self._pieces.push([token]), source_style(source, origin))
 
     def finish(self, result: GenerationResult) -> None:
         """Print what is still owed of the answer, which ended in the middle of a character or word."""
@@ -63,29 +64,6 @@ class AnswerPrinter:
             self._console.out(printable(text), style=style or None, highlight=False, end="")
             self._console.file.flush()
             self._printed += text
-
-
-class _Pieces:
-    """Turns tokens into text one by one; a token in the middle of a character gives an empty piece."""
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        self._tokenizer = tokenizer
-        self._ids: list[int] = []
-        self._context = 0  # where decoding starts: a word ahead, for tokenizers that trim leading spaces
-        self._given = 0  # tokens whose text has been given
-
-    def push(self, token: int) -> str:
-        self._ids.append(token)
-        before = self._decode(self._ids[self._context : self._given])
-        after = self._decode(self._ids[self._context :])
-        if len(after) <= len(before) or after.endswith("�"):
-            return ""
-        self._context, self._given = self._given, len(self._ids)
-        return after[len(before) :]
-
-    def _decode(self, ids: Sequence[int]) -> str:
-        text: str = self._tokenizer.decode(ids, skip_special_tokens=True)
-        return text
 
 
 def source_style(source: Source, origin: int) -> str:
