@@ -1,0 +1,178 @@
+"""Tree attention for any model that goes through the attention interface of transformers.
+
+Every draft node sees the whole committed prefix, so what differs between nodes is the small block of the pass
+itself. ``TreeAttention`` describes one forward pass; while it is active, the function registered as
+``groundspeed`` computes the attention of every layer from it, sliding windows included. The heads that share
+a key/value head are laid behind one another as rows of one query block, so keys and values are never
+repeated.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+__all__ = ["IMPLEMENTATION", "TreeAttention", "tree_block"]
+
+IMPLEMENTATION = "groundspeed"
+
+_active = threading.local()
+
+
+def tree_block(committed: int, parents: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Who sees whom within a pass of committed tokens followed by draft nodes.
+
+    Args:
+        committed: m >= 1 committed tokens, each seeing those before it.
+        parents: [n] parent per node, -1 for a child of the last committed token.
+
+    Returns:
+        bool [m + n, m + n], True where the row's token sees the column's, and int64 [m + n], the offset of
+        each token's position from the first one's.
+    """
+    m, size = committed, committed + len(parents)
+    visible = torch.zeros(size, size, dtype=torch.bool)
+    visible[:m, :m] = torch.ones(m, m, dtype=torch.bool).tril_()
+    offsets = list(range(m)) + [0] * len(parents)
+    for node, parent in enumerate(parents):
+        row = m + node
+        above = m - 1 if parent < 0 else m + parent
+        visible[row] = visible[above]
+        visible[row, row] = True
+        offsets[row] = offsets[above] + 1
+    return visible, torch.tensor(offsets)
+
+
+class TreeAttention:
+    """The attention pattern of one forward pass over a committed prefix.
+
+    Args:
+        prefix: L tokens already in the cache.
+        parents: Parents of the n draft nodes.
+        committed: m committed tokens that the pass brings along before the nodes.
+        device: Where the model's embeddings live.
+    """
+
+    def __init__(self, prefix: int, parents: list[int], committed: int, device: torch.device) -> None:
+        self.prefix = prefix
+        self.causal = not parents
+        visible, offsets = tree_block(committed, parents) if parents else (None, torch.arange(committed))
+        self._visible = visible
+        self._offsets = offsets
+        self.positions = (prefix + offsets).to(device)[None]
+        self.windows: dict[int, int | None] = {}
+        self._masks: dict[tuple[Any, ...], tuple[torch.Tensor, int]] = {}
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Make this the pattern of the forward passes of the current thread."""
+        _active.pattern = self
+        try:
+            yield
+        finally:
+            _active.pattern = None
+
+    def mask(
+        self, rows: int, window: int | None, dtype: torch.dtype, device: torch.device
+    ) -> tuple[torch.Tensor, int]:
+        """The additive mask of a layer.
+
+        Args:
+            rows: Query heads per key/value head; their queries stand behind one another.
+            window: Positions a token sees including its own, None for all.
+            dtype: Of the queries.
+            device: Of the queries.
+
+        Returns:
+            [1, 1, rows * (m + n), L - first + m + n] and ``first``: keys before it are out of every query's
+            sight.
+        """
+        key = (rows, window, dtype, device)
+        if key not in self._masks:
+            size = len(self._offsets)
+            first = 0 if window is None else max(0, self.prefix - window + 1)
+            visible = torch.ones(size, self.prefix - first + size, dtype=torch.bool)
+            block = self._visible
+            if block is None:
+                block = torch.ones(size, size, dtype=torch.bool).tril_()
+            visible[:, self.prefix - first :] = block
+            if window is not None:
+                at = torch.cat((torch.arange(first, self.prefix), self.prefix + self._offsets))
+                visible &= at[None] > (self.prefix + self._offsets)[:, None] - window
+            bias = torch.zeros(visible.shape, dtype=dtype).masked_fill_(~visible, float("-inf"))
+            self._masks[key] = (bias.repeat(rows, 1)[None, None].to(device), first)
+        return self._masks[key]
+
+
+def _attend(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor,
+    scaling: float | None,
+    softcap: float | None,
+    sinks: torch.Tensor | None,
+) -> torch.Tensor:
+    """Attention with what the fused kernels lack: soft-capped logits (Gemma 2), attention sinks (gpt-oss)."""
+    scores = (query @ key.transpose(-1, -2)).float() * (
+        scaling if scaling is not None else query.shape[-1] ** -0.5
+    )
+    if softcap is not None:
+        scores = torch.tanh(scores / softcap) * softcap
+    scores = scores + mask
+    if sinks is None:
+        return scores.softmax(-1).to(value.dtype) @ value
+    rows = query.shape[2] // (sinks.numel() // query.shape[1])
+    sink = sinks.reshape(1, query.shape[1], -1, 1).repeat_interleave(rows, 2).float()
+    return torch.cat((scores, sink), -1).softmax(-1)[..., :-1].to(value.dtype) @ value
+
+
+def _forward(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """Called per layer with query [1, H, s, d], key and value [1, G, L + s, d]; returns [1, s, H, d]."""
+    pattern: TreeAttention = _active.pattern
+    pattern.windows[int(getattr(module, "layer_idx", len(pattern.windows)))] = sliding_window
+    heads, size = query.shape[1], query.shape[2]
+    groups = key.shape[1]
+    fused = softcap is None and s_aux is None
+    unwindowed = sliding_window is None or size <= sliding_window
+    if fused and pattern.causal and pattern.prefix == 0 and unwindowed:
+        rows = heads // groups
+        out = scaled_dot_product_attention(
+            query,
+            key.repeat_interleave(rows, 1) if rows > 1 else key,
+            value.repeat_interleave(rows, 1) if rows > 1 else value,
+            is_causal=size > 1,
+            scale=scaling,
+        )
+        return out.transpose(1, 2), None
+    mask, first = pattern.mask(heads // groups, sliding_window, query.dtype, query.device)
+    query = query.reshape(1, groups, -1, query.shape[-1])
+    key, value = key[:, :, first:], value[:, :, first:]
+    if fused:
+        out = scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)
+    else:
+        out = _attend(query, key, value, mask, scaling, softcap, s_aux)
+    return out.reshape(1, heads, size, -1).transpose(1, 2), None
+
+
+def register() -> None:
+    """Make the attention known to transformers, without a mask function, so that it builds no mask."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(IMPLEMENTATION, _forward)

@@ -1,0 +1,171 @@
+"""The engine: requests in, events out, each step one draft and one forward pass."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import astuple
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from groundspeed.drafting.base import DrafterFactory, DraftRequest
+from groundspeed.drafting.blend import BlendDrafter
+from groundspeed.errors import ContextLengthError, InputError
+from groundspeed.types import Event, GenerationRequest, GenerationResult, ProgressCallback
+from groundspeed.verify.cost import measure_cost
+from groundspeed.verify.generation import Generation
+from groundspeed.verify.target import TransformersTarget
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from groundspeed.verify.base import TargetModel
+
+__all__ = ["Engine"]
+
+logger = logging.getLogger(__name__)
+
+
+class Engine:
+    """Generates text with a target model, drafting from each request's passages, prompt and output.
+
+    Attributes:
+        target: The model whose answer is wanted.
+        tokenizer: Its tokenizer.
+        model_name: What the model was asked for by.
+        cost: The measured cost of a verification pass, which decides how much is drafted.
+    """
+
+    def __init__(
+        self,
+        target: TargetModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        drafter: DrafterFactory = BlendDrafter,
+        model_name: str = "",
+    ) -> None:
+        """Get ready: times a few verification passes.
+
+        Args:
+            target: The model whose answer is wanted.
+            tokenizer: Its tokenizer.
+            drafter: Makes the drafter of a request.
+            model_name: For reports.
+        """
+        self.target = target
+        self.tokenizer = tokenizer
+        self.model_name = model_name
+        self.drafter = drafter
+        self.cost = measure_cost(target)
+        self._warm_up()
+        if target.capability.reason:
+            logger.info("%s: %s decoding, as %s", model_name, *astuple(target.capability))
+
+    @property
+    def device(self) -> str:
+        """Where the model runs."""
+        return self.target.device.type
+
+    @property
+    def dtype(self) -> str:
+        """What the model computes in."""
+        return str(self.target.dtype).removeprefix("torch.")
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name: str | None = None,
+        *,
+        device: str = "auto",
+        dtype: str = "auto",
+        drafter: DrafterFactory = BlendDrafter,
+        on_progress: ProgressCallback | None = None,
+    ) -> Engine:
+        """Load a model and make an engine for it.
+
+        Args:
+            name: A hub id, a folder or a GGUF file; None is the small model that comes from PyPI.
+            device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...
+            dtype: ``auto``, ``float32`` or ``bfloat16``.
+            drafter: Makes the drafter of a request.
+            on_progress: Told about the work done, in stages.
+
+        Raises:
+            MissingDependencyError: The default model is not installed; the message holds the command.
+            ModelError: The model cannot be loaded.
+        """
+        from groundspeed.verify.loading import load_model
+        from groundspeed.verify.packing import pack_linears
+
+        loaded = load_model(name, device, dtype, on_progress)
+        pack_linears(loaded.model)
+        target = TransformersTarget(loaded.model)
+        return cls(target, loaded.tokenizer, drafter=drafter, model_name=loaded.name)
+
+    def generate(self, request: GenerationRequest) -> GenerationResult:
+        """Generate a text and wait for it.
+
+        Raises:
+            InputError: A parameter out of range.
+            ContextLengthError: The prompt leaves no room in the model's context.
+        """
+        for event in self.stream(request):
+            if isinstance(event, GenerationResult):
+                return event
+        raise AssertionError("a stream ends with its result")
+
+    def stream(self, request: GenerationRequest) -> Iterator[Event]:
+        """Generate a text step by step. Closing the iterator frees everything.
+
+        Yields:
+            The progress of the prefill, a record of every step, at last the result.
+
+        Raises:
+            InputError: A parameter out of range.
+            ContextLengthError: The prompt leaves no room in the model's context.
+        """
+        prompt_ids = self.encode(request.prompt)
+        room = self._check(request, len(prompt_ids))
+        return Generation(self, request, prompt_ids, room).run()
+
+    def encode(self, prompt: str | tuple[int, ...]) -> list[int]:
+        """The token ids of a prompt."""
+        if not isinstance(prompt, str):
+            return list(prompt)
+        ids: list[int] = self.tokenizer(prompt)["input_ids"]
+        return ids
+
+    def _warm_up(self) -> None:
+        """Draft once, so that compiling or loading the drafter's code does not fall into the first answer."""
+        drafter = self.drafter()
+        drafter.begin(DraftRequest(np.zeros(4, np.int32), (np.zeros(4, np.int32),), self.target.vocab_size))
+        drafter.extend(np.zeros(1, np.int32))
+        drafter.propose(4)
+        drafter.end()
+
+    def _check(self, request: GenerationRequest, prompt_tokens: int) -> int | None:
+        """Refuse what cannot be done; how many tokens the context leaves, None for no bound."""
+        if not prompt_tokens:
+            raise InputError("the prompt has no tokens; give it some text")
+        if request.max_tokens < 1:
+            raise InputError(f"max_tokens is {request.max_tokens}; it must be at least 1")
+        if request.min_span < 1:
+            raise InputError(f"min_span is {request.min_span}; it must be at least 1 character")
+        if not isinstance(request.prompt, str):
+            wrong = [i for i in request.prompt if not 0 <= i < self.target.vocab_size]
+            if wrong:
+                raise InputError(
+                    f"the prompt holds token id {wrong[0]}; the model's vocabulary has "
+                    f"{self.target.vocab_size} tokens: encode the prompt with the model's own tokenizer"
+                )
+        length = self.target.context_length
+        if length is None:
+            return None
+        if prompt_tokens >= length:
+            raise ContextLengthError(
+                f"the prompt has {prompt_tokens} tokens and {self.model_name or 'the model'} holds {length}, "
+                "answer included; shorten the prompt, pass fewer or shorter passages, or use a model with a "
+                "longer context"
+            )
+        return length - prompt_tokens

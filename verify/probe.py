@@ -1,0 +1,117 @@
+"""What a model can verify, found out by looking at its configuration and by trying it.
+
+A model gets trees only if a small tree gives the logits that its paths give one by one; chains likewise. So a
+model that ignores the attention interface, or whose state cannot be rewound, falls back and never answers
+wrongly.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from groundspeed.drafting.base import DraftTree
+from groundspeed.verify.base import Capability, TargetSession
+
+if TYPE_CHECKING:
+    from groundspeed.verify.target import TransformersTarget
+
+__all__ = ["examine"]
+
+_TREE_LAYERS = {"full_attention", "sliding_attention"}
+
+# A wrong mask or position moves logits by the order of their own spread; rounding moves them by far less.
+_TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}
+_LOW_PRECISION_TOLERANCE = 0.1
+
+_PROMPT = 20
+_PARENTS = [-1, 0, 0, -1, 2]
+_PATH = [0, 2, 4]
+
+
+def examine(target: TransformersTarget) -> Capability:
+    """Find out what ``target`` can verify: trees, else chains, else nothing."""
+    from groundspeed.verify.target import ChainSession, TreeSession
+
+    kinds = set(_layer_types(target.config)) - _TREE_LAYERS
+    if kinds:
+        reason = f"its layers of kind {', '.join(sorted(kinds))} keep a state that a tree cannot branch from"
+    else:
+        session = TreeSession(target, _PROMPT + len(_PARENTS) + 8)
+        reason = _try(target, session, _PARENTS, _PATH) or _try_windows(target, session)
+        if not reason:
+            return Capability("tree")
+    chain = ChainSession(target, rewind=True)
+    fault = _try(target, chain, list(range(-1, 4)), [0, 1])
+    if not fault:
+        return Capability("chain", reason)
+    return Capability("plain", f"{reason}; chains failed too: {fault}")
+
+
+def _layer_types(config: Any) -> list[str]:
+    """The kind of each layer; configurations that do not say have one kind only."""
+    kinds = getattr(config, "layer_types", None)
+    if kinds:
+        return list(kinds)
+    windowed = getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
+    return ["sliding_attention" if windowed else "full_attention"] * config.num_hidden_layers
+
+
+def _try(target: TransformersTarget, session: TargetSession, parents: list[int], path: list[int]) -> str:
+    """Verify a tree, commit a path, go on; the first difference to the bare model, in words."""
+    rng = np.random.default_rng(0)
+    ids = (
+        rng.permutation(target.vocab_size - 1)[: _PROMPT + len(parents) + 1]
+        if target.vocab_size > 64
+        else None
+    )
+    if ids is None:
+        ids = rng.integers(0, target.vocab_size, _PROMPT + len(parents) + 1)
+    prompt, nodes, last = ids[:_PROMPT].tolist(), ids[_PROMPT:-1].tolist(), int(ids[-1])
+    n = len(parents)
+    tree = DraftTree(
+        np.array(nodes, np.int32),
+        np.array(parents, np.int32),
+        np.ones(n, np.float32),
+        np.zeros(n, np.uint16),
+        np.zeros(n, np.int64),
+    )
+    try:
+        session.prefill(prompt[:-2])
+        logits = session.verify(prompt[-2:], tree)
+        for node in range(n):
+            above: list[int] = []
+            at = node
+            while at >= 0:
+                above.insert(0, nodes[at])
+                at = parents[at]
+            fault = _difference(logits[node + 1], target.forward(prompt + above, 1, None, None)[0])
+            if fault:
+                return f"node {node} of a test draft {fault}"
+        session.commit(path)
+        logits = session.verify([last], DraftTree.empty())
+        kept = [nodes[node] for node in path]
+        fault = _difference(logits[0], target.forward([*prompt, *kept, last], 1, None, None)[0])
+        return f"the step after a test draft {fault}" if fault else ""
+    except Exception as error:  # whatever a model's own code raises, it means the same: not this way
+        return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
+
+
+def _difference(got: torch.Tensor, want: torch.Tensor) -> str:
+    spread = (want.double() - want.double().mean()).pow(2).mean().sqrt()
+    error = (got.double() - want.double()).pow(2).mean().sqrt() / spread
+    limit = _TOLERANCE.get(want.dtype, _LOW_PRECISION_TOLERANCE)
+    return "" if error <= limit else f"is off by {float(error):.2g} of the logits' spread ({limit} allowed)"
+
+
+def _try_windows(target: TransformersTarget, session: Any) -> str:
+    """The test draft is shorter than any window, so look whether each layer handed over its own."""
+    handed = session.pattern.windows
+    if not handed:
+        return "it does not go through the attention interface of transformers"
+    for layer, kind in enumerate(_layer_types(target.config)):
+        if layer in handed and (handed[layer] is not None) != (kind == "sliding_attention"):
+            return f"layer {layer} is of kind {kind} and was called with window {handed[layer]}"
+    return ""

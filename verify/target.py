@@ -1,0 +1,207 @@
+"""Any causal language model of transformers as a target model."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from groundspeed.drafting.base import DraftTree
+from groundspeed.errors import ModelError
+from groundspeed.verify.attention import IMPLEMENTATION, TreeAttention, register
+from groundspeed.verify.base import Capability, TargetSession
+from groundspeed.verify.cache import PreallocatedCache
+from groundspeed.verify.probe import examine
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+__all__ = ["ChainSession", "TransformersTarget", "TreeSession"]
+
+
+class TransformersTarget:
+    """A target model over anything that ``AutoModelForCausalLM`` loads.
+
+    The model itself is left as it is: the attention function is swapped in for the time of a pass only.
+
+    Args:
+        model: A causal language model; its device and dtype are used as they are.
+
+    Raises:
+        ModelError: The model is an encoder-decoder.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        if model.config.is_encoder_decoder:
+            raise ModelError(
+                f"{type(model).__name__} is an encoder-decoder; a causal (decoder-only) language model is "
+                "needed. Load one with AutoModelForCausalLM."
+            )
+        register()
+        self.model = model.eval()
+        self.config: Any = model.config.get_text_config()
+        embeddings = model.get_input_embeddings().weight
+        self.device: torch.device = embeddings.device
+        self.dtype: torch.dtype = embeddings.dtype
+        self._parameters = frozenset(inspect.signature(model.forward).parameters)
+        self._lock = threading.Lock()
+        self.capability: Capability = examine(self)
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids."""
+        return int(self.config.vocab_size)
+
+    @property
+    def layers(self) -> int:
+        """Number of decoder layers."""
+        return int(self.config.num_hidden_layers)
+
+    @property
+    def context_length(self) -> int | None:
+        """Most tokens a text may have, None where the model sets no bound."""
+        length = getattr(self.config, "max_position_embeddings", None)
+        return int(length) if length and length > 0 else None
+
+    @property
+    def eos_token_ids(self) -> frozenset[int]:
+        """Tokens that end a text, as ``generate`` would take them."""
+        ids = getattr(self.model.generation_config, "eos_token_id", None)
+        if ids is None:
+            ids = getattr(self.config, "eos_token_id", None)
+        return frozenset([ids] if isinstance(ids, int) else ids or ())
+
+    def open(self, capacity: int) -> TargetSession:
+        """Start a text that will never hold more than ``capacity`` tokens, draft nodes included."""
+        if self.capability.supports_tree:
+            return TreeSession(self, capacity)
+        return ChainSession(self, rewind=self.capability.supports_chain)
+
+    @torch.inference_mode()
+    def forward(
+        self, token_ids: Sequence[int], rows: int, cache: Any, pattern: TreeAttention | None
+    ) -> torch.Tensor:
+        """Run the model.
+
+        Args:
+            token_ids: s tokens.
+            rows: Logits are wanted for the last ``rows`` tokens.
+            cache: Keys and values of what came before, None to do without a cache.
+            pattern: Tree attention; None leaves attention and positions to the model.
+
+        Returns:
+            Logits [rows, vocab].
+        """
+        inputs: dict[str, Any] = {"input_ids": torch.tensor([list(token_ids)], device=self.device)}
+        if "logits_to_keep" in self._parameters:
+            inputs["logits_to_keep"] = rows
+        with self._lock:
+            if pattern is None:
+                logits = self.model(**inputs, cache=cache, use_cache=cache is not None).logits
+            else:
+                if "position_ids" in self._parameters:
+                    inputs["position_ids"] = pattern.positions
+                before = self.config._attn_implementation
+                self.config._attn_implementation = IMPLEMENTATION
+                try:
+                    with pattern.active():
+                        logits = self.model(**inputs, cache=cache, use_cache=True).logits
+                finally:
+                    self.config._attn_implementation = before
+        kept: torch.Tensor = logits[0, -rows:]
+        return kept
+
+
+class TreeSession:
+    """A text whose KV cache is ours: trees are verified by tree attention and compacted in place."""
+
+    def __init__(self, target: TransformersTarget, capacity: int) -> None:
+        """Reserve the KV cache.
+
+        Args:
+            target: The model.
+            capacity: Most tokens the cache will hold, draft nodes included.
+        """
+        self._target = target
+        self._cache = PreallocatedCache(target.layers, capacity)
+
+    @property
+    def length(self) -> int:
+        """Committed tokens in the KV cache."""
+        return self._cache.length
+
+    def prefill(self, token_ids: Sequence[int]) -> None:
+        """Take ``token_ids`` into the KV cache."""
+        self.verify(token_ids, DraftTree.empty())
+
+    def verify(self, token_ids: Sequence[int], tree: DraftTree) -> torch.Tensor:
+        """Take in committed tokens with a draft tree behind them; see ``TargetSession``."""
+        self.pattern = TreeAttention(self.length, tree.parents.tolist(), len(token_ids), self._target.device)
+        tokens = [*token_ids, *tree.token_ids.tolist()]
+        logits = self._target.forward(tokens, len(tree) + 1, self._cache, self.pattern)
+        self._cache.advance(len(token_ids))
+        return logits
+
+    def commit(self, path: Sequence[int]) -> None:
+        """Keep the nodes of ``path`` and drop all others."""
+        self._cache.keep(list(path))
+
+
+class ChainSession:
+    """A text whose cache is the library's: single paths where it can be rewound, single tokens elsewhere."""
+
+    def __init__(self, target: TransformersTarget, *, rewind: bool) -> None:
+        """Start with an empty cache.
+
+        Args:
+            target: The model.
+            rewind: Whether chains will be verified, so that the cache must be able to forget tokens.
+        """
+        from transformers import DynamicCache
+
+        self._target = target
+        self._rewind = rewind
+        self._cache = DynamicCache(config=target.config)
+        self._recording = False
+        self._pending = 0
+        self.length = 0
+
+    def prefill(self, token_ids: Sequence[int]) -> None:
+        """Take ``token_ids`` into the cache."""
+        self._target.forward(token_ids, 1, self._cache, None)
+        self.length += len(token_ids)
+
+    def verify(self, token_ids: Sequence[int], tree: DraftTree) -> torch.Tensor:
+        """Take in committed tokens with a chain behind them; see ``TargetSession``.
+
+        Raises:
+            ModelError: The tree has branches, or nodes although the cache cannot be rewound.
+        """
+        if len(tree) and (not self._rewind or tree.parents.tolist() != list(range(-1, len(tree) - 1))):
+            raise ModelError(
+                f"this model verifies {'single paths' if self._rewind else 'no drafts'}, not a tree"
+            )
+        self._forget(0)
+        if len(tree) and not self._recording:
+            # Only once the prompt is in: layers of bounded size keep everything from here on.
+            self._cache.activate_past_recording()
+            self._recording = True
+        logits = self._target.forward(
+            [*token_ids, *tree.token_ids.tolist()], len(tree) + 1, self._cache, None
+        )
+        self.length += len(token_ids)
+        self._pending = len(tree)
+        return logits
+
+    def commit(self, path: Sequence[int]) -> None:
+        """Keep the first nodes of the chain and drop the others."""
+        self._forget(len(path))
+
+    def _forget(self, kept: int) -> None:
+        if self._recording:
+            self._cache.crop(kept - self._pending)
+        self.length += kept
+        self._pending = 0

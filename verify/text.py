@@ -1,0 +1,54 @@
+"""Tokens into text as they come, so that nothing shown has ever to be taken back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = ["Detokenizer"]
+
+_UNFINISHED = "\ufffd"
+
+
+class Detokenizer:
+    """Incremental decoding of one text.
+
+    Decoding depends on what stands before (a leading space, say), so each piece is the difference between two
+    decodings of a short window that starts at an earlier settled token. A piece that ends in an incomplete
+    character is held back.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Start a text.
+
+        Args:
+            tokenizer: The target model's.
+        """
+        self._tokenizer = tokenizer
+        self._ids: list[int] = []
+        self._start = 0
+        self._settled = 0
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        """Take in tokens; the text that became final with them."""
+        self._ids.extend(token_ids)
+        before, now = self._decode()
+        if now.endswith(_UNFINISHED) or len(now) <= len(before):
+            return ""
+        self._start, self._settled = self._settled, len(self._ids)
+        return now[len(before) :]
+
+    def finish(self) -> str:
+        """The text is over: what was held back, incomplete characters included."""
+        before, now = self._decode()
+        self._start = self._settled = len(self._ids)
+        return now[len(before) :]
+
+    def _decode(self) -> tuple[str, str]:
+        window = self._ids[self._start :]
+        options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
+        before = self._tokenizer.decode(window[: self._settled - self._start], **options)
+        return str(before), str(self._tokenizer.decode(window, **options))
