@@ -11,6 +11,7 @@ import numpy as np
 
 from groundspeed.drafting.base import DrafterFactory, DraftRequest
 from groundspeed.drafting.blend import BlendDrafter
+from groundspeed.drafting.budget import CostModel
 from groundspeed.errors import ContextLengthError, InputError
 from groundspeed.types import Event, GenerationRequest, GenerationResult, ProgressCallback
 from groundspeed.verify.cost import measure_cost
@@ -43,21 +44,23 @@ class Engine:
         tokenizer: PreTrainedTokenizerBase,
         *,
         drafter: DrafterFactory = BlendDrafter,
+        cost: CostModel | None = None,
         model_name: str = "",
     ) -> None:
-        """Get ready: times a few verification passes.
+        """Get ready: times a few verification passes, if their cost is not given.
 
         Args:
             target: The model whose answer is wanted.
             tokenizer: Its tokenizer.
             drafter: Makes the drafter of a request.
+            cost: The cost of a verification pass; measured by default.
             model_name: For reports.
         """
         self.target = target
         self.tokenizer = tokenizer
         self.model_name = model_name
         self.drafter = drafter
-        self.cost = measure_cost(target)
+        self.cost = measure_cost(target) if cost is None else cost
         self._warm_up()
         if target.capability.reason:
             logger.info("%s: %s decoding, as %s", model_name, *astuple(target.capability))
@@ -138,11 +141,15 @@ class Engine:
 
     def _warm_up(self) -> None:
         """Draft once, so that compiling or loading the drafter's code does not fall into the first answer."""
-        drafter = self.drafter()
-        drafter.begin(DraftRequest(np.zeros(4, np.int32), (np.zeros(4, np.int32),), self.target.vocab_size))
-        drafter.extend(np.zeros(1, np.int32))
-        drafter.propose(4)
-        drafter.end()
+        zeros = np.zeros(4, np.int32)
+        try:
+            drafter = self.drafter()
+            drafter.begin(DraftRequest(zeros, (zeros,), self.target.vocab_size))
+            drafter.extend(zeros)
+            drafter.propose(4)
+            drafter.end()
+        except Exception:  # as in a request: a drafter that fails costs the speed-up and nothing else
+            logger.warning("the drafter failed in a first try", exc_info=True)
 
     def _check(self, request: GenerationRequest, prompt_tokens: int) -> int | None:
         """Refuse what cannot be done; how many tokens the context leaves, None for no bound."""

@@ -61,7 +61,7 @@ def ground(text: str, passages: Sequence[Passage], min_chars: int = 24) -> tuple
 
 
 def _maximal_copies(text: str, source: str, min_chars: int) -> Iterator[tuple[int, int, int]]:
-    """Yield (start, end, place): ``text[start:end]`` stands first at ``source[place]`` and cannot be extended.
+    """Yield (start, end, place): ``text[start:end]`` stands first at ``source[place]`` and is maximal.
 
     A window [start, end) slides over the text: it grows at the end while it is a copy and shrinks at the
     start when it is not. Starts and ends of what is yielded both rise.

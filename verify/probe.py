@@ -62,13 +62,7 @@ def _layer_types(config: Any) -> list[str]:
 def _try(target: TransformersTarget, session: TargetSession, parents: list[int], path: list[int]) -> str:
     """Verify a tree, commit a path, go on; the first difference to the bare model, in words."""
     rng = np.random.default_rng(0)
-    ids = (
-        rng.permutation(target.vocab_size - 1)[: _PROMPT + len(parents) + 1]
-        if target.vocab_size > 64
-        else None
-    )
-    if ids is None:
-        ids = rng.integers(0, target.vocab_size, _PROMPT + len(parents) + 1)
+    ids = rng.integers(0, target.vocab_size, _PROMPT + len(parents) + 1)
     prompt, nodes, last = ids[:_PROMPT].tolist(), ids[_PROMPT:-1].tolist(), int(ids[-1])
     n = len(parents)
     tree = DraftTree(

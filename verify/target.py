@@ -70,8 +70,6 @@ class TransformersTarget:
     def eos_token_ids(self) -> frozenset[int]:
         """Tokens that end a text, as ``generate`` would take them."""
         ids = getattr(self.model.generation_config, "eos_token_id", None)
-        if ids is None:
-            ids = getattr(self.config, "eos_token_id", None)
         return frozenset([ids] if isinstance(ids, int) else ids or ())
 
     def open(self, capacity: int) -> TargetSession:

@@ -1,0 +1,233 @@
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+from helpers.drafters import Adversary, RightAnswer, tree_of
+from helpers.engines import engine_for
+from helpers.families import TREE_FAMILIES, tiny_model
+
+from groundspeed.drafting.base import DraftTree
+from groundspeed.drafting.budget import CostModel
+from groundspeed.errors import ContextLengthError, InputError
+from groundspeed.types import GenerationRequest, GenerationResult, Passage, PrefillEvent, Source, StepEvent
+from groundspeed.verify.cost import measure_cost
+from groundspeed.verify.engine import Engine
+from groundspeed.verify.target import TransformersTarget
+
+PROMPT = (5, 6, 7, 8, 5, 6, 7, 8)
+
+
+@pytest.fixture(scope="module")
+def target():
+    return TransformersTarget(tiny_model(TREE_FAMILIES["llama"]()))
+
+
+@pytest.fixture(scope="module")
+def answer(target):
+    request = GenerationRequest(PROMPT, max_tokens=30, speculate=False)
+    return list(engine_for(target).generate(request).token_ids)
+
+
+def test_the_events_tell_the_whole_story(target, answer):
+    events = list(
+        engine_for(target, lambda: RightAnswer(answer)).stream(GenerationRequest(PROMPT, max_tokens=30))
+    )
+    prefill = [event for event in events if isinstance(event, PrefillEvent)]
+    steps = [event for event in events if isinstance(event, StepEvent)]
+    result = events[-1]
+    assert isinstance(result, GenerationResult)
+    assert [event.done for event in prefill] == [0, len(PROMPT)]
+    assert [token for step in steps for token in step.token_ids] == list(result.token_ids) == answer
+    assert "".join(step.text for step in steps) == result.text == "".join(f"{i} " for i in answer)
+    assert tuple(source for step in steps for source in step.sources) == result.sources
+    assert sum(step.accepted for step in steps) == result.stats.accepted > 0
+    assert sum(step.drafted for step in steps) == result.stats.drafted
+    assert len(steps) - 1 == result.stats.steps
+    assert all(len(step.origins) == len(step.token_ids) for step in steps)
+    assert all(min(step.draft_s, step.forward_s, step.accept_s, step.commit_s) >= 0 for step in steps)
+
+
+def test_without_speculation_every_step_is_one_token_of_the_target(target, answer):
+    result = engine_for(target).generate(GenerationRequest(PROMPT, max_tokens=30, speculate=False))
+    assert list(result.token_ids) == answer
+    assert result.stats.steps == 29
+    assert result.stats.drafted == 0
+    assert result.stats.decoding == "plain"
+    assert set(result.sources) == {Source.TARGET}
+
+
+@pytest.mark.parametrize("speculate", [True, False])
+def test_the_text_ends_before_the_end_of_sequence_token_wherever_it_is_accepted(target, answer, speculate):
+    end = answer[11]
+    expected = answer[: answer.index(end)]
+    target.model.generation_config.eos_token_id = [end, 96]
+    try:
+        engine = engine_for(target, lambda: RightAnswer(answer))
+        result = engine.generate(GenerationRequest(PROMPT, max_tokens=30, speculate=speculate))
+        assert list(result.token_ids) == expected
+        assert result.finish_reason == "stop"
+        assert len(result.sources) == len(expected)
+        onwards = engine.generate(
+            GenerationRequest(PROMPT, max_tokens=30, speculate=speculate, ignore_eos=True)
+        )
+        assert list(onwards.token_ids) == answer
+        assert onwards.finish_reason == "length"
+    finally:
+        target.model.generation_config.eos_token_id = None
+
+
+def test_an_answer_may_fill_the_context_to_its_last_token(target):
+    length = target.context_length
+    prompt = tuple([5, 6, 7] * 100)[: length - 4]
+    result = engine_for(target).generate(GenerationRequest(prompt, max_tokens=50))
+    assert len(result.token_ids) == 4
+    assert result.finish_reason == "context"
+
+
+def test_a_long_prompt_is_prefilled_in_pieces_and_reported():
+    config = TREE_FAMILIES["gemma3"]()
+    config.max_position_embeddings = 4096
+    model = tiny_model(config)
+    prompt = tuple((np.arange(2500) * 7 % 90 + 3).tolist())
+    ids = torch.tensor([prompt])
+    want = model.generate(
+        ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=12, pad_token_id=0
+    )
+    events = list(engine_for(TransformersTarget(model)).stream(GenerationRequest(prompt, max_tokens=12)))
+    assert [e.done for e in events if isinstance(e, PrefillEvent)] == [0, 1024, 2048, 2500]
+    assert list(events[-1].token_ids) == want[0, 2500:].tolist()
+
+
+@pytest.mark.parametrize(
+    ("request_", "error", "says"),
+    [
+        (GenerationRequest(()), InputError, "no tokens"),
+        (GenerationRequest(""), InputError, "no tokens"),
+        (GenerationRequest((1, 97)), InputError, "token id 97"),
+        (GenerationRequest((1, -1)), InputError, "token id -1"),
+        (GenerationRequest((1,), max_tokens=0), InputError, "max_tokens is 0"),
+        (GenerationRequest((1,), min_span=0), InputError, "min_span is 0"),
+        (GenerationRequest((1,), temperature=-1.0), InputError, "temperature is -1.0"),
+        (GenerationRequest((1,), temperature=0.7), InputError, "greedily only"),
+        (GenerationRequest((1,) * 256), ContextLengthError, "256 tokens"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_before_anything_runs(target, request_, error, says):
+    with pytest.raises(error, match=says):
+        engine_for(target).stream(request_)
+
+
+class Raises(Adversary):
+    def draft(self, budget):
+        raise RuntimeError("no idea")
+
+
+class OutsideVocabulary(Adversary):
+    def draft(self, budget):
+        return tree_of([self.vocab_size], [-1])
+
+
+class Cyclic(Adversary):
+    def draft(self, budget):
+        return tree_of([1, 2], [1, 0])
+
+
+class TooMany(Adversary):
+    def draft(self, budget):
+        return tree_of(list(range(budget + 1)), range(-1, budget))
+
+
+class RaisesInExtend(RightAnswer):
+    def extend(self, token_ids):
+        raise RuntimeError("full")
+
+
+class RaisesInBegin(RightAnswer):
+    def begin(self, request):
+        raise RuntimeError("not today")
+
+
+class RaisesInEnd(RightAnswer):
+    def end(self):
+        raise RuntimeError("still busy")
+
+
+@pytest.mark.parametrize(
+    "faulty",
+    [Raises, OutsideVocabulary, Cyclic, TooMany, RaisesInExtend, RaisesInBegin, RaisesInEnd],
+)
+def test_a_faulty_drafter_costs_the_speed_up_and_nothing_else(target, answer, faulty, caplog):
+    with caplog.at_level(logging.WARNING):
+        engine = engine_for(target, lambda: faulty(answer))
+        result = engine.generate(GenerationRequest(PROMPT, max_tokens=30))
+    assert list(result.token_ids) == answer
+    assert "the drafter failed" in caplog.text
+
+
+class Counted(RightAnswer):
+    ended = 0
+
+    def end(self):
+        Counted.ended += 1
+
+
+def test_closing_a_stream_in_the_middle_ends_its_drafter(target, answer):
+    engine = engine_for(target, lambda: Counted(answer))
+    Counted.ended = 0
+    stream = engine.stream(GenerationRequest(PROMPT, max_tokens=30))
+    while not isinstance(next(stream), StepEvent):
+        pass
+    assert Counted.ended == 0
+    stream.close()
+    assert Counted.ended == 1
+
+
+def test_passages_are_drafted_from_and_ground_the_answer(target, answer):
+    text = "".join(f"{i} " for i in answer[3:20])
+    passage = Passage("doc", text, start=100)
+    result = engine_for(target).generate(GenerationRequest(PROMPT, (passage,), max_tokens=30))
+    plain = engine_for(target).generate(GenerationRequest(PROMPT, (passage,), max_tokens=30, speculate=False))
+    assert result.token_ids == plain.token_ids
+    assert result.stats.accepted_by_source["passage"] >= 10
+    assert result.grounding == plain.grounding
+    [span] = result.grounding
+    assert (
+        result.text[span.start : span.end]
+        == span.text
+        == text[span.document_start - 100 : span.document_end - 100]
+    )
+    assert len(span.text) >= len(text)
+
+
+def test_the_cost_of_a_pass_is_measured_from_a_plain_step_up(target):
+    cost = measure_cost(target)
+    assert cost.nodes[0] == 0
+    assert (cost.seconds > 0).all()
+    assert np.isfinite(cost.seconds).all()
+
+
+def test_without_a_given_cost_the_engine_measures_it(target, answer):
+    engine = Engine(target, engine_for(target).tokenizer)
+    assert engine.cost.max_nodes > 0
+    assert list(engine.generate(GenerationRequest(PROMPT, max_tokens=30)).token_ids) == answer
+
+
+def test_where_drafts_do_not_pay_none_are_verified(target, answer):
+    dear = CostModel(np.array([0, 24]), np.array([1.0, 100.0]))
+    engine = Engine(target, engine_for(target).tokenizer, drafter=lambda: RightAnswer(answer), cost=dear)
+    result = engine.generate(GenerationRequest(PROMPT, max_tokens=30))
+    assert list(result.token_ids) == answer
+    assert result.stats.drafted == 0
+
+
+def test_a_tree_may_be_empty_for_a_whole_request(target, answer):
+    class Nothing(Adversary):
+        def draft(self, budget):
+            return DraftTree.empty()
+
+    result = engine_for(target, lambda: Nothing(answer)).generate(GenerationRequest(PROMPT, max_tokens=30))
+    assert list(result.token_ids) == answer
+    assert result.stats.tokens_per_step == 1.0

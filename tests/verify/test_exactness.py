@@ -1,0 +1,107 @@
+"""Speculative decoding says token for token what the target model says alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from helpers.drafters import ADVERSARIES, RightAnswer, RightAnswerLast
+from helpers.engines import engine_for
+from helpers.families import OTHER_FAMILIES, TREE_FAMILIES, VOCABULARY, tiny_model
+
+from groundspeed.types import GenerationRequest
+from groundspeed.verify.target import TransformersTarget
+
+NEW = 40
+
+
+def prompts():
+    rng = np.random.default_rng(1)
+    return [tuple(rng.integers(3, VOCABULARY, n).tolist()) for n in (1, 5, 23, 60)]
+
+
+def plain(model, prompt, new=NEW):
+    ids = torch.tensor([prompt])
+    out = model.generate(
+        ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=new, pad_token_id=0
+    )
+    return out[0, len(prompt) :].tolist()
+
+
+@pytest.mark.parametrize("family", TREE_FAMILIES)
+def test_trees_change_no_token_of_any_family(family):
+    model = tiny_model(TREE_FAMILIES[family]())
+    target = TransformersTarget(model)
+    assert target.capability.decoding == "tree", target.capability.reason
+    for prompt in prompts():
+        answer = plain(model, prompt)
+        for adversary in ADVERSARIES:
+            drafter = adversary(answer)
+            result = engine_for(target, lambda drafter=drafter: drafter).generate(
+                GenerationRequest(prompt, max_tokens=NEW)
+            )
+            assert list(result.token_ids) == answer, adversary.__name__
+            assert drafter.proposed > 0
+
+
+@pytest.mark.parametrize("family", OTHER_FAMILIES)
+def test_a_model_that_cannot_take_trees_falls_back_and_says_why(family):
+    decoding, config = OTHER_FAMILIES[family]
+    model = tiny_model(config())
+    target = TransformersTarget(model)
+    assert target.capability.decoding == decoding, target.capability.reason
+    assert target.capability.reason
+    for prompt in prompts():
+        answer = plain(model, prompt)
+        for adversary in ADVERSARIES:
+            result = engine_for(
+                target, lambda adversary=adversary, answer=answer: adversary(answer)
+            ).generate(GenerationRequest(prompt, max_tokens=NEW))
+            assert list(result.token_ids) == answer, adversary.__name__
+            assert result.stats.decoding == decoding
+            assert result.stats.decoding_reason == target.capability.reason
+
+
+def test_a_right_draft_is_accepted_whole():
+    model = tiny_model(TREE_FAMILIES["llama"]())
+    target = TransformersTarget(model)
+    prompt = prompts()[2]
+    answer = plain(model, prompt)
+    result = engine_for(target, lambda: RightAnswer(answer)).generate(
+        GenerationRequest(prompt, max_tokens=NEW)
+    )
+    # 40 tokens: one from the prefill, then steps of 24 drafted and one bonus token, the last cut at 40.
+    assert result.stats.steps == 2
+    assert result.stats.accepted == 24 + 14
+    assert result.stats.accepted_by_source == {"prompt": 38}
+    assert sum(source.label == "target" for source in result.sources) == NEW - 38
+
+
+def test_the_own_drafter_changes_no_token_and_drafts_a_repetitive_text():
+    model = tiny_model(TREE_FAMILIES["llama"]())
+    target = TransformersTarget(model)
+    for prompt in prompts():
+        answer = plain(model, prompt, 120)
+        assert (
+            list(engine_for(target).generate(GenerationRequest(prompt, max_tokens=120)).token_ids) == answer
+        )
+
+
+def test_the_model_itself_is_left_as_it_was():
+    model = tiny_model(TREE_FAMILIES["gemma3"]())
+    before = plain(model, prompts()[1]), model.config._attn_implementation
+    target = TransformersTarget(model)
+    engine_for(target, lambda: RightAnswerLast(before[0])).generate(
+        GenerationRequest(prompts()[1], max_tokens=9)
+    )
+    assert (plain(model, prompts()[1]), model.config._attn_implementation) == before
+
+
+def test_bfloat16_takes_trees_as_well():
+    model = tiny_model(TREE_FAMILIES["qwen3"]()).to(torch.bfloat16)
+    target = TransformersTarget(model)
+    assert target.capability.decoding == "tree", target.capability.reason
+    result = engine_for(target, lambda: RightAnswer([5] * 50)).generate(
+        GenerationRequest((1, 2, 3), max_tokens=9)
+    )
+    assert len(result.token_ids) == 9
