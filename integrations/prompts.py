@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 __all__ = ["GroundedPrompt"]
 
+# Of the wordings tried on the embedded 135M model, these made it quote most. Models this small follow what they
+# read last, so the request to quote stands there again.
 _SYSTEM = "Answer the question from the passages. Quote their words exactly wherever you can."
+_REMINDER = "Answer by quoting the passages."
 
 
 class GroundedPrompt:
@@ -47,7 +50,8 @@ class GroundedPrompt:
     def token_ids(self, question: str, passages: Sequence[Passage]) -> tuple[int, ...]:
         """Build the prompt with all the passages."""
         numbered = [f"[{number}] {passage.text.strip()}" for number, passage in enumerate(passages, start=1)]
-        user = self._defuse("\n\n".join([*numbered, f"Question: {question.strip()}"]))
+        parts = ["Passages:", *numbered, f"Question: {question.strip()}", _REMINDER]
+        user = self._defuse("\n\n".join(parts))
         if not self._tokenizer.chat_template:
             text = f"{_SYSTEM}\n\n{user}\n\nAnswer:"
             return tuple(self._tokenizer(text).input_ids)

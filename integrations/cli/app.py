@@ -10,6 +10,7 @@ import typer.core
 import groundspeed
 from groundspeed.errors import GroundspeedError
 from groundspeed.integrations.cli.answer import ask, generate
+from groundspeed.integrations.cli.bench import bench
 from groundspeed.integrations.cli.console import print_error
 from groundspeed.integrations.cli.demo import demo
 from groundspeed.integrations.cli.doctor import doctor
@@ -46,6 +47,7 @@ app.command()(ask)
 app.command()(generate)
 app.command()(doctor)
 app.command(hidden=True)(demo)
+app.add_typer(bench, name="bench")
 
 
 def _print_version(wanted: bool) -> None:

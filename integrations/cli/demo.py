@@ -32,18 +32,13 @@ def demo(
     engine = load_engine(None, "auto", "auto")
     pipeline = RagPipeline(engine, Retriever.open(store))
 
-    def answer(speculate: bool, tokens: int) -> Answer:
-        return pipeline.ask(question, k=3, max_tokens=tokens, speculate=speculate)
-
+    answers: dict[bool, Answer] = {}
     with progress_bars() as report:
-        # Both ways once for a few tokens: the first run of anything also compiles and warms up.
-        for done, speculate in enumerate((False, True)):
-            report("Warming up", done, 2)
-            answer(speculate, 8)
-        report("Answering without speculation", 0, 1)
-        plain = answer(False, max_tokens)
-        report("Answering with speculation", 0, 1)
-        drafted = answer(True, max_tokens)
+        # In turn and twice, the second time counts: the first also compiles and warms up.
+        for done, speculate in enumerate((False, True, False, True)):
+            report("Answering without and with speculation", done, 4)
+            answers[speculate] = pipeline.ask(question, k=3, max_tokens=max_tokens, speculate=speculate)
+    plain, drafted = answers[False], answers[True]
     table = Table("without speculation", "with speculation", title=question, title_justify="left")
     table.add_row(printable(plain.text), printable(drafted.text), end_section=True)
     table.add_row(describe_stats(plain.result.stats), describe_stats(drafted.result.stats))

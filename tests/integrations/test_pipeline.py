@@ -26,7 +26,7 @@ def prompt_text(engine: Engine, passages: tuple[Passage, ...], question: str = "
 def test_the_prompt_numbers_the_passages_and_ends_where_the_answer_starts(engine: Engine) -> None:
     text = prompt_text(engine, PASSAGES[:2], "  Why?\n")
     assert text.startswith("<|im_start|>system\n")
-    assert "[1] first passage\n\n[2] second passage\n\nQuestion: Why?<|im_end|>" in text
+    assert "Passages:\n\n[1] first passage\n\n[2] second passage\n\nQuestion: Why?\n\n" in text
     assert text.endswith("<|im_start|>assistant\n")
 
 
@@ -34,7 +34,8 @@ def test_a_tokenizer_without_chat_template_gets_plain_text(engine: Engine) -> No
     engine.tokenizer.chat_template = None
     text = prompt_text(engine, PASSAGES[:1])
     assert "<|im_start|>" not in text
-    assert text.endswith("[1] first passage\n\nQuestion: Why?\n\nAnswer:")
+    assert "[1] first passage\n\nQuestion: Why?\n\n" in text
+    assert text.endswith("\n\nAnswer:")
 
 
 def test_a_template_that_knows_no_system_role_gets_the_instruction_in_the_question(engine: Engine) -> None:

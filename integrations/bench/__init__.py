@@ -1,0 +1,1 @@
+"""Measurements that users can repeat on their own prompts: ``groundspeed bench``."""

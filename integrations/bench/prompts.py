@@ -1,0 +1,113 @@
+"""Prompts to measure with, from JSON lines."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from groundspeed.errors import InputError
+from groundspeed.integrations.prompts import GroundedPrompt
+from groundspeed.types import Passage
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = ["BenchPrompt", "read_prompts"]
+
+
+@dataclass(frozen=True, slots=True)
+class BenchPrompt:
+    """A prompt to measure with.
+
+    Attributes:
+        id: Of the row, with its file's name.
+        token_ids: The prompt.
+        passages: What may be drafted from.
+    """
+
+    id: str
+    token_ids: tuple[int, ...]
+    passages: tuple[Passage, ...]
+
+
+def read_prompts(
+    files: Sequence[Path], tokenizer: PreTrainedTokenizerBase, count: int, max_tokens: int
+) -> list[BenchPrompt]:
+    """Take prompts from files, the same number from each and evenly spread over its rows.
+
+    A row is a JSON object with ``question`` and ``passages`` (texts), put into the prompt that ``ask`` uses,
+    or with ``prompt``, put into the chat template as the user's turn. Rows with a ``history``, without
+    passages or over ``max_tokens`` are passed over.
+
+    Args:
+        files: JSON lines, ``.gz`` or not.
+        tokenizer: The target model's.
+        count: Prompts wanted in all.
+        max_tokens: Longest prompt.
+
+    Raises:
+        InputError: A file that cannot be read, a row of another form, or fewer usable rows than ``count``.
+    """
+    chosen: list[BenchPrompt] = []
+    for place, file in enumerate(files):
+        wanted = count * (place + 1) // len(files) - count * place // len(files)
+        rows = list(_rows(file))
+        # Evenly spaced starting points; from each, the first row that is of use and not taken yet.
+        taken: set[int] = set()
+        for start in range(wanted):
+            for row in range(start * len(rows) // wanted, len(rows)):
+                prompt = None if row in taken else _prompt(file, row, rows[row], tokenizer, max_tokens)
+                taken.add(row)
+                if prompt is not None:
+                    chosen.append(prompt)
+                    break
+    if len(chosen) < count:
+        names = ", ".join(str(file) for file in files)
+        raise InputError(
+            f"{count} prompts of at most {max_tokens} tokens are wanted and {names} gave {len(chosen)}; ask "
+            "for fewer, allow longer ones, or add files"
+        )
+    return chosen
+
+
+def _rows(file: Path) -> Iterator[dict[str, Any]]:
+    try:
+        with gzip.open(file, "rt") if file.suffix == ".gz" else file.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, start=1):
+                row = json.loads(line)
+                if not isinstance(row, dict) or not (
+                    "prompt" in row or {"question", "passages"} <= row.keys()
+                ):
+                    raise InputError(
+                        f"{file}, line {number}: a row is a JSON object with `prompt`, or with `question` "
+                        "and `passages`"
+                    )
+                yield row
+    except (OSError, EOFError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise InputError(f"cannot read {file}: {error}; give a file of JSON lines, .gz or not") from error
+
+
+def _prompt(
+    file: Path, number: int, row: dict[str, Any], tokenizer: PreTrainedTokenizerBase, max_tokens: int
+) -> BenchPrompt | None:
+    name = f"{file.name.split('.')[0]}/{row.get('id', number + 1)}"
+    if "prompt" in row:
+        text = str(row["prompt"])
+        if tokenizer.chat_template:
+            turn = [{"role": "user", "content": text}]
+            text = tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
+            ids = tokenizer(text, add_special_tokens=False).input_ids
+        else:
+            ids = tokenizer(text).input_ids
+        return BenchPrompt(name, tuple(ids), ()) if 0 < len(ids) <= max_tokens else None
+    if row.get("history") or not row["passages"]:
+        return None
+    passages = tuple(
+        Passage(f"passage {place}", str(text)) for place, text in enumerate(row["passages"], start=1)
+    )
+    ids, shown = GroundedPrompt(tokenizer).fit(str(row["question"]), passages, max_tokens)
+    return BenchPrompt(name, ids, passages) if shown else None

@@ -1,0 +1,212 @@
+"""How long whole answers take: ``generate``, its prompt lookup and groundspeed, in turn."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from groundspeed.integrations.bench.prompts import BenchPrompt
+from groundspeed.types import GenerationRequest, GenerationResult, ProgressCallback, StepEvent
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from groundspeed.verify.engine import Engine
+
+__all__ = ["GENERATE", "GROUNDSPEED", "PLAIN", "PROMPT_LOOKUP", "Flip", "SpeedReport", "measure_speed"]
+
+GENERATE = "generate"
+PROMPT_LOOKUP = "prompt-lookup"
+PLAIN = "groundspeed-plain"
+GROUNDSPEED = "groundspeed"
+
+_LOOKUP_TOKENS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Flip:
+    """Where two answers to a prompt part.
+
+    Attributes:
+        prompt: Id of the prompt.
+        method: Whose answer differs from that of ``generate``.
+        position: First token that differs, counted from the start of the answer.
+        margin: How far apart the two tokens' logits are in a pass over the whole text by the model alone. In
+            low precision, passes of different sizes round differently, and tokens nearer than that flip.
+    """
+
+    prompt: str
+    method: str
+    position: int
+    margin: float
+
+
+@dataclass(slots=True)
+class SpeedReport:
+    """What was measured.
+
+    Attributes:
+        seconds: By method: wall-clock seconds of all answers together, prefill included, one number a round.
+        tokens: By method: tokens of all answers together.
+        identical: By method: answers that are token for token those of ``generate``.
+        flips: The other ones.
+        steps: Steps of groundspeed, all rounds.
+        accepted: Draft tokens accepted, all rounds.
+        drafted: Draft tokens verified, all rounds.
+        profile: Seconds groundspeed spent by part: prefill, draft, forward, accept, commit, other.
+    """
+
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+    tokens: dict[str, int] = field(default_factory=dict)
+    identical: dict[str, int] = field(default_factory=dict)
+    flips: list[Flip] = field(default_factory=list)
+    steps: int = 0
+    accepted: int = 0
+    drafted: int = 0
+    profile: dict[str, float] = field(default_factory=dict)
+
+    def ratios(self, method: str) -> list[float]:
+        """How many times as fast as ``method`` groundspeed was, round by round."""
+        pairs = zip(self.seconds[method], self.seconds[GROUNDSPEED], strict=True)
+        return [theirs / ours for theirs, ours in pairs]
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "methods": {
+                method: {
+                    "seconds": rounds,
+                    "median_seconds": statistics.median(rounds),
+                    "tokens": self.tokens[method],
+                    "identical_to_generate": self.identical[method],
+                    "groundspeed_is_times_as_fast": statistics.median(self.ratios(method)),
+                }
+                for method, rounds in self.seconds.items()
+            },
+            "flips": [
+                {"prompt": f.prompt, "method": f.method, "position": f.position, "margin": f.margin}
+                for f in self.flips
+            ],
+            "tokens_per_step": (self.accepted + self.steps) / self.steps if self.steps else 0.0,
+            "drafted_per_step": self.drafted / self.steps if self.steps else 0.0,
+            "profile_seconds": self.profile,
+        }
+
+
+def measure_speed(
+    engine: Engine,
+    reference: PreTrainedModel,
+    prompts: Sequence[BenchPrompt],
+    max_tokens: int,
+    rounds: int,
+    on_progress: ProgressCallback | None = None,
+) -> SpeedReport:
+    """Answer every prompt by every method, one after the other, and again every round.
+
+    Args:
+        engine: The engine to measure.
+        reference: The same model as transformers loads it.
+        prompts: What to answer.
+        max_tokens: Longest answer; answers end earlier at the end-of-sequence token.
+        rounds: Measured rounds; a short answer by each method comes first and is not counted.
+        on_progress: Told after every prompt.
+    """
+    report = SpeedReport()
+    methods: dict[str, Callable[[BenchPrompt, int], Sequence[int]]] = {
+        GENERATE: lambda prompt, limit: _generate(reference, prompt, limit),
+        PROMPT_LOOKUP: lambda prompt, limit: _generate(
+            reference, prompt, limit, prompt_lookup_num_tokens=_LOOKUP_TOKENS
+        ),
+        PLAIN: lambda prompt, limit: engine.generate(_request(prompt, limit, speculate=False)).token_ids,
+        GROUNDSPEED: lambda prompt, limit: _groundspeed(engine, prompt, limit, report),
+    }
+    for method in methods.values():
+        method(prompts[0], min(8, max_tokens))
+    report = SpeedReport({m: [] for m in methods}, dict.fromkeys(methods, 0), dict.fromkeys(methods, 0))
+    for number in range(rounds):
+        totals = dict.fromkeys(methods, 0.0)
+        for place, prompt in enumerate(prompts):
+            answers: dict[str, Sequence[int]] = {}
+            for name, method in methods.items():
+                start = time.perf_counter()
+                answers[name] = method(prompt, max_tokens)
+                totals[name] += time.perf_counter() - start
+            if number == 0:
+                _compare(report, reference, prompt, answers)
+            if on_progress:
+                on_progress("Answering", number * len(prompts) + place + 1, rounds * len(prompts))
+        for name, total in totals.items():
+            report.seconds[name].append(total)
+    return report
+
+
+def _request(prompt: BenchPrompt, limit: int, *, speculate: bool) -> GenerationRequest:
+    return GenerationRequest(prompt.token_ids, prompt.passages, max_tokens=limit, speculate=speculate)
+
+
+def _generate(model: PreTrainedModel, prompt: BenchPrompt, limit: int, **options: Any) -> list[int]:
+    """The answer of transformers itself, without the end-of-sequence token."""
+    ids = torch.tensor([prompt.token_ids], device=model.device)
+    output = model.generate(
+        ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=limit, **options
+    )
+    answer: list[int] = output[0, ids.shape[1] :].tolist()
+    eos = model.generation_config.eos_token_id
+    ends = {eos} if isinstance(eos, int) else set(eos or ())
+    return answer[:-1] if answer and answer[-1] in ends else answer
+
+
+def _groundspeed(engine: Engine, prompt: BenchPrompt, limit: int, report: SpeedReport) -> Sequence[int]:
+    """An answer of the engine; where its time went is added to the report."""
+    parts = dict.fromkeys(("draft", "forward", "accept", "commit"), 0.0)
+    first = True
+    for event in engine.stream(_request(prompt, limit, speculate=True)):
+        if isinstance(event, StepEvent) and not first:
+            for part in parts:
+                parts[part] += getattr(event, f"{part}_s")
+        first = first and not isinstance(event, StepEvent)
+        if isinstance(event, GenerationResult):
+            stats = event.stats
+            parts["prefill"] = stats.prefill_s
+            parts["other"] = stats.decode_s - sum(v for k, v in parts.items() if k != "prefill")
+            for part, seconds in parts.items():
+                report.profile[part] = report.profile.get(part, 0.0) + seconds
+            report.steps += stats.steps
+            report.accepted += stats.accepted
+            report.drafted += stats.drafted
+            return event.token_ids
+    raise AssertionError("a stream ends with its result")
+
+
+def _compare(
+    report: SpeedReport, reference: PreTrainedModel, prompt: BenchPrompt, answers: dict[str, Sequence[int]]
+) -> None:
+    want = list(answers[GENERATE])
+    for method, answer in answers.items():
+        got = list(answer)
+        report.tokens[method] += len(got)
+        if got == want:
+            report.identical[method] += 1
+            continue
+        at = next((i for i, pair in enumerate(zip(got, want, strict=False)) if pair[0] != pair[1]), -1)
+        if at < 0:  # one is the beginning of the other: it ended where the other went on
+            at = min(len(got), len(want))
+        report.flips.append(Flip(prompt.id, method, at, _margin(reference, prompt, want[:at], want, got)))
+
+
+def _margin(
+    reference: PreTrainedModel, prompt: BenchPrompt, common: list[int], want: list[int], got: list[int]
+) -> float:
+    """Distance of the two tokens' logits after the common beginning."""
+    ids = torch.tensor([[*prompt.token_ids, *common]], device=reference.device)
+    with torch.inference_mode():
+        logits = reference(ids, logits_to_keep=1).logits[0, -1].float()
+    eos = reference.generation_config.eos_token_id
+    end = eos if isinstance(eos, int) else (eos or [0])[0]
+    first, second = ((tokens[len(common) :] or [end])[0] for tokens in (want, got))
+    return abs(float(logits[first] - logits[second]))

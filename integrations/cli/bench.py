@@ -1,0 +1,124 @@
+"""``groundspeed bench``: measurements on your own prompts."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from groundspeed.integrations.cli import options
+from groundspeed.integrations.cli.console import print_json, progress_bars, stdout
+from groundspeed.integrations.cli.options import load_engine
+
+if TYPE_CHECKING:
+    from groundspeed.integrations.bench.speed import SpeedReport
+    from groundspeed.verify.engine import Engine
+
+__all__ = ["bench"]
+
+bench = typer.Typer(help="Measure on your own prompts.", no_args_is_help=True)
+
+
+@bench.callback()
+def _bench() -> None:
+    pass
+
+
+@bench.command()
+def speed(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            help="JSON lines (.gz or not): `prompt`, or `question` and `passages`.", metavar="FILE..."
+        ),
+    ],
+    prompts: Annotated[int, typer.Option(min=1, help="Prompts to take, spread over the files.")] = 20,
+    max_prompt_tokens: Annotated[int, typer.Option(min=1, help="Longest prompt.")] = 1200,
+    rounds: Annotated[int, typer.Option(min=1, help="Measured rounds.")] = 3,
+    model: options.Model = None,
+    device: options.Device = "auto",
+    dtype: options.Dtype = "auto",
+    max_tokens: options.MaxTokens = 96,
+    as_json: options.Json = False,
+) -> None:
+    """Compare whole answers, prefill included, with transformers' generate and its prompt lookup, in turn."""
+    from groundspeed.integrations.bench.prompts import read_prompts
+    from groundspeed.integrations.bench.speed import measure_speed
+    from groundspeed.verify.loading import load_model
+
+    engine = load_engine(model, device, dtype)
+    chosen = read_prompts(files, engine.tokenizer, prompts, max_prompt_tokens)
+    with progress_bars() as report:
+        reference = load_model(model, device, dtype, report).model
+        measured = measure_speed(engine, reference, chosen, max_tokens, rounds, report)
+    setting = _setting(engine, len(chosen), sum(len(p.token_ids) for p in chosen), max_tokens, rounds)
+    if as_json:
+        print_json({**setting, **measured.as_json()})
+    else:
+        _print(setting, measured)
+
+
+def _setting(
+    engine: Engine, prompts: int, prompt_tokens: int, max_tokens: int, rounds: int
+) -> dict[str, Any]:
+    import platform
+
+    import torch
+    import transformers
+
+    return {
+        "model": engine.model_name,
+        "dtype": engine.dtype,
+        "device": engine.device,
+        "decoding": engine.target.capability.decoding,
+        "processor": platform.processor() or platform.machine(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "prompts": prompts,
+        "prompt_tokens": prompt_tokens,
+        "max_tokens": max_tokens,
+        "rounds": rounds,
+        "cost_of_nodes": dict(
+            zip(
+                engine.cost.nodes.tolist(),
+                (engine.cost.seconds / engine.cost.seconds[0]).tolist(),
+                strict=True,
+            )
+        ),
+    }
+
+
+def _print(setting: dict[str, Any], report: SpeedReport) -> None:
+    def line(text: str) -> None:
+        stdout().print(text, markup=False, soft_wrap=True)
+
+    line("{model} in {dtype} on {device}, {threads} threads, {decoding} decoding".format(**setting))
+    line("{prompts} prompts, {prompt_tokens} tokens together; {rounds} rounds in turn".format(**setting))
+    table = Table("method", "seconds", "lowest", "highest", "tokens/s", "groundspeed is", "as generate says")
+    for method, rounds in report.seconds.items():
+        middle = statistics.median(rounds)
+        table.add_row(
+            method,
+            f"{middle:.2f}",
+            f"{min(rounds):.2f}",
+            f"{max(rounds):.2f}",
+            f"{report.tokens[method] / middle:.1f}",
+            f"{statistics.median(report.ratios(method)):.2f}x",
+            f"{report.identical[method]}/{setting['prompts']}",
+        )
+    stdout().print(table)
+    line(
+        "{tokens_per_step:.2f} tokens and {drafted_per_step:.1f} drafted per step".format(**report.as_json())
+    )
+    whole = sum(report.profile.values())
+    parts = ", ".join(f"{part} {seconds / whole:.1%}" for part, seconds in report.profile.items())
+    line(f"where groundspeed's time goes: {parts}")
+    for flip in report.flips:
+        line(
+            f"{flip.method} parts from generate on {flip.prompt} at token {flip.position}: "
+            f"the two tokens' logits are {flip.margin:.3g} apart"
+        )
