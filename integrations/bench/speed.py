@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from groundspeed.errors import InputError
 from groundspeed.integrations.bench.prompts import BenchPrompt
 from groundspeed.types import GenerationRequest, GenerationResult, ProgressCallback, StepEvent
 
@@ -18,12 +19,23 @@ if TYPE_CHECKING:
 
     from groundspeed.verify.engine import Engine
 
-__all__ = ["GENERATE", "GROUNDSPEED", "PLAIN", "PROMPT_LOOKUP", "Flip", "SpeedReport", "measure_speed"]
+__all__ = [
+    "GENERATE",
+    "GROUNDSPEED",
+    "PEERS",
+    "PLAIN",
+    "PROMPT_LOOKUP",
+    "Flip",
+    "SpeedReport",
+    "measure_speed",
+]
 
 GENERATE = "generate"
 PROMPT_LOOKUP = "prompt-lookup"
 PLAIN = "groundspeed-plain"
 GROUNDSPEED = "groundspeed"
+
+PEERS = (GENERATE, PROMPT_LOOKUP, PLAIN)
 
 _LOOKUP_TOKENS = 10
 
@@ -104,6 +116,7 @@ def measure_speed(
     prompts: Sequence[BenchPrompt],
     max_tokens: int,
     rounds: int,
+    peers: Sequence[str] = PEERS,
     on_progress: ProgressCallback | None = None,
 ) -> SpeedReport:
     """Answer every prompt by every method, one after the other, and again every round.
@@ -113,9 +126,16 @@ def measure_speed(
         reference: The same model as transformers loads it.
         prompts: What to answer.
         max_tokens: Longest answer; answers end earlier at the end-of-sequence token.
-        rounds: Measured rounds; a short answer by each method comes first and is not counted.
+        rounds: Measured rounds, at least 1; a short answer by each method comes first and is not counted.
+        peers: What to compare with.
         on_progress: Told after every prompt.
+
+    Raises:
+        InputError: A peer that is not one of ``PEERS``.
     """
+    unknown = set(peers) - set(PEERS)
+    if unknown:
+        raise InputError(f"there is no method {', '.join(sorted(unknown))}; choose from {', '.join(PEERS)}")
     report = SpeedReport()
     methods: dict[str, Callable[[BenchPrompt, int], Sequence[int]]] = {
         GENERATE: lambda prompt, limit: _generate(reference, prompt, limit),
@@ -125,6 +145,8 @@ def measure_speed(
         PLAIN: lambda prompt, limit: engine.generate(_request(prompt, limit, speculate=False)).token_ids,
         GROUNDSPEED: lambda prompt, limit: _groundspeed(engine, prompt, limit, report),
     }
+    # The answers of generate are what all others are held against.
+    methods = {name: methods[name] for name in methods if name in (GENERATE, GROUNDSPEED, *peers)}
     for method in methods.values():
         method(prompts[0], min(8, max_tokens))
     report = SpeedReport({m: [] for m in methods}, dict.fromkeys(methods, 0), dict.fromkeys(methods, 0))

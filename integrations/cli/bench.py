@@ -37,6 +37,9 @@ def speed(
     ],
     prompts: Annotated[int, typer.Option(min=1, help="Prompts to take, spread over the files.")] = 20,
     max_prompt_tokens: Annotated[int, typer.Option(min=1, help="Longest prompt.")] = 1200,
+    method: Annotated[
+        list[str] | None, typer.Option(help="What to compare with; may be repeated, all by default.")
+    ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Measured rounds.")] = 3,
     model: options.Model = None,
     device: options.Device = "auto",
@@ -46,14 +49,14 @@ def speed(
 ) -> None:
     """Compare whole answers, prefill included, with transformers' generate and its prompt lookup, in turn."""
     from groundspeed.integrations.bench.prompts import read_prompts
-    from groundspeed.integrations.bench.speed import measure_speed
+    from groundspeed.integrations.bench.speed import PEERS, measure_speed
     from groundspeed.verify.loading import load_model
 
     engine = load_engine(model, device, dtype)
     chosen = read_prompts(files, engine.tokenizer, prompts, max_prompt_tokens)
     with progress_bars() as report:
         reference = load_model(model, device, dtype, report).model
-        measured = measure_speed(engine, reference, chosen, max_tokens, rounds, report)
+        measured = measure_speed(engine, reference, chosen, max_tokens, rounds, method or PEERS, report)
     setting = _setting(engine, len(chosen), sum(len(p.token_ids) for p in chosen), max_tokens, rounds)
     if as_json:
         print_json({**setting, **measured.as_json()})
@@ -93,12 +96,14 @@ def _setting(
 
 
 def _print(setting: dict[str, Any], report: SpeedReport) -> None:
+    from groundspeed.integrations.bench.speed import GENERATE
+
     def line(text: str) -> None:
         stdout().print(text, markup=False, soft_wrap=True)
 
     line("{model} in {dtype} on {device}, {threads} threads, {decoding} decoding".format(**setting))
     line("{prompts} prompts, {prompt_tokens} tokens together; {rounds} rounds in turn".format(**setting))
-    table = Table("method", "seconds", "lowest", "highest", "tokens/s", "groundspeed is", "as generate says")
+    table = Table("method", "seconds", "lowest", "highest", "tokens/s", "speed-up", "same answer")
     for method, rounds in report.seconds.items():
         middle = statistics.median(rounds)
         table.add_row(
@@ -117,8 +122,10 @@ def _print(setting: dict[str, Any], report: SpeedReport) -> None:
     whole = sum(report.profile.values())
     parts = ", ".join(f"{part} {seconds / whole:.1%}" for part, seconds in report.profile.items())
     line(f"where groundspeed's time goes: {parts}")
-    for flip in report.flips:
-        line(
-            f"{flip.method} parts from generate on {flip.prompt} at token {flip.position}: "
-            f"the two tokens' logits are {flip.margin:.3g} apart"
-        )
+    for method in report.seconds:
+        margins = [flip.margin for flip in report.flips if flip.method == method]
+        if margins:
+            line(
+                f"{method}: {len(margins)} answers part from those of {GENERATE}, at tokens whose logits are "
+                f"{statistics.median(margins):.3g} apart in the middle and {max(margins):.3g} at most"
+            )

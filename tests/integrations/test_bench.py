@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+import torch
+from helpers.engines import engine_for
+from helpers.families import TREE_FAMILIES, tiny_model
+
+from groundspeed.errors import InputError
+from groundspeed.integrations.bench.prompts import BenchPrompt, read_prompts
+from groundspeed.integrations.bench.speed import GENERATE, GROUNDSPEED, PEERS, PLAIN, measure_speed
+from groundspeed.types import Passage
+from groundspeed.verify.target import TransformersTarget
+
+
+class Encoded(list):
+    @property
+    def input_ids(self):
+        return list(self)
+
+
+class Letters:
+    """Stands in for a tokenizer without a chat template: a token is a character."""
+
+    chat_template = None
+    added_tokens_decoder: dict[int, str] = {}  # noqa: RUF012
+
+    def __call__(self, text, add_special_tokens=True):
+        return Encoded(ord(c) for c in text)
+
+
+def write(path, rows):
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    if path.suffix == ".gz":
+        path.write_bytes(gzip.compress(text.encode()))
+    else:
+        path.write_text(text)
+    return path
+
+
+def test_prompts_come_evenly_from_all_files_and_all_their_parts(tmp_path):
+    plain = write(tmp_path / "plain.jsonl", [{"id": i, "prompt": "x" * (i + 1)} for i in range(100)])
+    rag = write(
+        tmp_path / "rag.jsonl.gz",
+        [{"id": i, "question": "Why?", "passages": [f"Because {i}."], "history": []} for i in range(40)],
+    )
+    prompts = read_prompts([plain, rag], Letters(), 7, 1000)
+    assert [p.id for p in prompts] == [
+        *("plain/0", "plain/33", "plain/66"),
+        *("rag/0", "rag/10", "rag/20", "rag/30"),
+    ]
+    assert prompts[3].passages == (Passage("passage 1", "Because 0."),)
+    assert "Because 0." in "".join(map(chr, prompts[3].token_ids))
+
+
+def test_rows_that_do_not_serve_are_passed_over(tmp_path):
+    rows = [
+        {"question": "And then?", "passages": ["x"], "history": [{"role": "user", "text": "Why?"}]},
+        {"question": "Why?", "passages": []},
+        {"prompt": "y" * 2000},
+        {"id": "good", "prompt": "z"},
+    ]
+    file = write(tmp_path / "a.jsonl", rows)
+    assert [p.id for p in read_prompts([file], Letters(), 1, 1000)] == ["a/good"]
+    with pytest.raises(InputError, match="2 prompts of at most 1000 tokens are wanted"):
+        read_prompts([file], Letters(), 2, 1000)
+
+
+@pytest.mark.parametrize("content", [b"{", b"[1]\n", b'{"text": "x"}\n', b"\xff\xfe", None])
+def test_a_file_of_another_form_is_refused_by_name(tmp_path, content):
+    file = tmp_path / "bad.jsonl"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(InputError, match=r"bad\.jsonl"):
+        read_prompts([file], Letters(), 1, 1000)
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.set_num_threads(1)
+    return tiny_model(TREE_FAMILIES["llama"]())
+
+
+def test_every_method_answers_every_prompt_and_is_held_against_generate(model):
+    prompts = [BenchPrompt(str(i), (5, 6, 7, 8 + i, 5, 6), ()) for i in range(3)]
+    engine = engine_for(TransformersTarget(model))
+    report = measure_speed(engine, model, prompts, max_tokens=20, rounds=2)
+    assert set(report.seconds) == {*PEERS, GROUNDSPEED}
+    assert all(len(rounds) == 2 and min(rounds) > 0 for rounds in report.seconds.values())
+    assert set(report.tokens.values()) == {60}
+    assert set(report.identical.values()) == {3}
+    assert not report.flips
+    assert report.accepted + report.steps == 2 * 3 * 19
+    assert set(report.profile) == {"prefill", "draft", "forward", "accept", "commit", "other"}
+    assert all(seconds >= 0 for seconds in report.profile.values())
+    json.dumps(report.as_json())
+
+
+def test_an_answer_that_differs_is_reported_with_its_margin(model):
+    other = tiny_model(TREE_FAMILIES["llama"](), seed=1)
+    prompts = [BenchPrompt("p", (5, 6, 7), ())]
+    engine = engine_for(TransformersTarget(model))
+    report = measure_speed(engine, other, prompts, max_tokens=20, rounds=1, peers=[PLAIN])
+    assert report.identical == {GENERATE: 1, PLAIN: 0, GROUNDSPEED: 0}
+    plain, ours = report.flips
+    assert (plain.method, ours.method) == (PLAIN, GROUNDSPEED)
+    assert plain.position == ours.position
+    assert plain.margin == ours.margin > 0
+
+
+def test_a_method_that_does_not_exist_is_refused(model):
+    with pytest.raises(InputError, match="no method magic"):
+        measure_speed(engine_for(TransformersTarget(model)), model, [], 1, 1, ["magic"])
