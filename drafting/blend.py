@@ -71,8 +71,10 @@ class BlendDrafter:
     def begin(self, request: DraftRequest) -> None:
         """Index the passages, best first, and the prompt."""
         self.end()
+        texts = (*request.passages, request.prompt_ids)
+        self._index.reserve(sum(len(text) + 1 for text in texts))
         starts = []
-        for text in (*request.passages, request.prompt_ids):
+        for text in texts:
             self._index.boundary()
             starts.append(len(self._index))
             self._index.extend(text)
@@ -101,7 +103,6 @@ class BlendDrafter:
                 index.states,
                 index.edges,
                 index.table,
-                len(index),
                 self._layout,
                 self._starts,
                 self._frequent,
@@ -116,7 +117,7 @@ class BlendDrafter:
         self._index = SuffixIndex()
         self._layout = np.zeros(LAYOUT, np.int64)
         self._starts = np.zeros(1, np.int64)
-        self._frequent = np.empty(0, np.int32)
+        self._frequent = np.empty(0, np.int64)
         self._node = np.zeros(NODE_COLUMNS, np.int64)
         self._node[PLACE] = -1
         self._node[HEAT] = HOT // 2

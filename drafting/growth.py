@@ -46,9 +46,9 @@ _SOURCE_PASSAGE, _SOURCE_PROMPT, _SOURCE_OUTPUT = int(Source.PASSAGE), int(Sourc
 
 @kernel
 def most_frequent(states, edges, vocab_size, count):
-    """The ``count`` tokens that occur most often, int32 [at most count], most frequent first."""
-    found = np.empty(count, np.int32)
-    counts = np.zeros(count, np.int64)
+    """The ``count`` tokens that occur most often, int64 [at most count], most frequent first."""
+    found = np.empty(count, np.int64)
+    counts = np.empty(count, np.int64)
     n = 0
     edge = states[0, EDGES]
     while edge >= 0:
@@ -57,115 +57,113 @@ def most_frequent(states, edges, vocab_size, count):
             n = min(n + 1, count)
             at = n - 1
             while at > 0 and counts[at - 1] < occurrences:
-                found[at], counts[at] = found[at - 1], counts[at - 1]
+                found[at] = found[at - 1]
+                counts[at] = counts[at - 1]
                 at -= 1
-            found[at], counts[at] = edges[edge, TOKEN], occurrences
+            found[at] = edges[edge, TOKEN]
+            counts[at] = occurrences
         edge = edges[edge, NEXT]
-    return found[:n].copy()
+    return found[:n]
 
 
 @kernel
 def commit(tokens, states, edges, table, registers, node, token_ids):
-    """Append committed tokens one by one and keep ``node``, the root of the next tree, up to date."""
-    for i in range(len(token_ids)):
-        append(tokens, states, edges, table, registers, token_ids[i : i + 1])
+    """Append committed tokens, int32 [k], and keep ``node``, the root of the next tree, up to date."""
+    for committed in token_ids:
+        token = np.int64(committed)
+        append(tokens, states, edges, table, registers, token)
         state = registers[CONTEXT]
         while state > 0 and states[state, EDGES] < 0:  # the longest context that something has followed
             state = states[state, LINK]
         match = min(states[state, LENGTH], registers[CONTEXT_LENGTH])
-        advance(tokens, states, node, token_ids[i], state, match)
+        advance(tokens, states, node, token, state, match)
         node[HEAT] += ((HOT if match >= 2 else 0) - node[HEAT]) // _COOLING
 
 
 @kernel
-def grow(tokens, states, edges, table, size, layout, starts, frequent, root, weights, budget):
+def grow(tokens, states, edges, table, layout, starts, frequent, root, weights, budget):
     """Grow a tree best-first; returns the arrays of a ``DraftTree``."""
     nodes = np.empty((budget, NODE_COLUMNS), np.int64)
-    parents = np.empty(budget, np.int32)
-    token_ids = np.empty(budget, np.int32)
-    probs = np.empty(budget, np.float32)
+    parents = np.empty(budget, np.int64)
+    probs = np.empty(budget, np.float64)
+    token_ids = np.empty(budget, np.int64)
     positions = np.empty(budget, np.int64)
     candidates = np.empty((CANDIDATES, 3), np.int64)
     features = np.empty((CANDIDATES, FEATURES), np.int32)
     none_features = np.empty(NONE_FEATURES, np.int32)
     scores = np.empty(CANDIDATES, np.float64)
-    # The best candidates not yet in the tree, most probable last, never more than can still get in.
-    waiting_prob = np.empty(budget, np.float64)
-    waiting = np.empty((budget, 4), np.int64)
+    # Candidates that were good enough when they were met: token, state, match, parent.
+    met = np.empty((budget * CANDIDATES, 4), np.int64)
+    meetings = 0
+    # The best of them not in the tree yet, most probable last, never more than there is room for.
+    waiting = np.empty(budget, np.int64)
+    waiting_probs = np.empty(budget, np.float64)
     waits = 0
 
     n = 0
     mass = 1.0
-    parent = -1
     node = root
     while n < budget:
-        room = budget - n
-        floor = waiting_prob[0] if waits == room else _FLOOR
+        floor = waiting_probs[0] if waits == budget - n else _FLOOR
         if mass * _SURE > floor:
             found = offer(
-                tokens,
-                states,
-                edges,
-                table,
-                size,
-                layout,
-                frequent,
-                node,
-                candidates,
-                features,
-                none_features,
+                tokens, states, edges, table, layout, frequent, node, candidates, features, none_features
             )
             score(weights, features, none_features, found, scores)
             for i in range(found):
                 prob = mass * scores[i]
                 if prob <= floor:
                     continue
-                if waits == room:  # drop the least probable one
-                    at = 0
-                    while at + 1 < waits and waiting_prob[at + 1] < prob:
-                        waiting_prob[at] = waiting_prob[at + 1]
-                        waiting[at] = waiting[at + 1]
-                        at += 1
-                else:
+                for k in range(3):
+                    met[meetings, k] = candidates[i, k]
+                met[meetings, 3] = n - 1
+                if waits < budget - n:
                     at = waits
                     waits += 1
-                    while at > 0 and waiting_prob[at - 1] >= prob:
-                        waiting_prob[at] = waiting_prob[at - 1]
+                    while at > 0 and waiting_probs[at - 1] >= prob:
                         waiting[at] = waiting[at - 1]
+                        waiting_probs[at] = waiting_probs[at - 1]
                         at -= 1
-                waiting_prob[at] = prob
-                waiting[at, 0] = candidates[i, 0]
-                waiting[at, 1] = candidates[i, 1]
-                waiting[at, 2] = candidates[i, 2]
-                waiting[at, 3] = parent
-                if waits == room:
-                    floor = waiting_prob[0]
+                else:  # the least probable one has to go
+                    at = 0
+                    while at + 1 < waits and waiting_probs[at + 1] < prob:
+                        waiting[at] = waiting[at + 1]
+                        waiting_probs[at] = waiting_probs[at + 1]
+                        at += 1
+                waiting[at] = meetings
+                waiting_probs[at] = prob
+                meetings += 1
+                if waits == budget - n:
+                    floor = waiting_probs[0]
         if waits == 0:
             break
         waits -= 1
-        mass = waiting_prob[waits]
-        token = waiting[waits, 0]
-        state = waiting[waits, 1]
-        parents[n] = waiting[waits, 3]
+        mass = waiting_probs[waits]
+        best = waiting[waits]
+        token = met[best, 0]
+        state = met[best, 1]
+        parent = met[best, 3]
         token_ids[n] = token
+        parents[n] = parent
         probs[n] = mass
         node = nodes[n]
-        node[:] = root if parents[n] < 0 else nodes[parents[n]]
+        for k in range(NODE_COLUMNS):
+            node[k] = root[k] if parent < 0 else nodes[parent, k]
         place = node[PLACE]
         positions[n] = place if place >= 0 and tokens[place] == token else states[state, FIRST]
-        advance(tokens, states, node, token, state, waiting[waits, 2])
-        parent = n
+        advance(tokens, states, node, token, state, met[best, 2])
         n += 1
-    return depth_first(token_ids[:n], parents[:n], probs[:n], positions[:n], layout, starts)
+    return depth_first(n, token_ids, parents, probs, positions, layout, starts)
 
 
 @kernel
-def depth_first(token_ids, parents, probs, positions, layout, starts):
+def depth_first(n, token_ids, parents, probs, positions, layout, starts):
     """Bring nodes from best-first into depth-first order and say where each comes from."""
-    n = len(token_ids)
-    child = np.full(n + 1, -1, np.int32)  # of node - 1, so that entry 0 is the root
-    sibling = np.empty(n, np.int32)
-    for node in range(n - 1, -1, -1):  # the most probable child, entered last, ends up first
+    child = np.empty(n + 1, np.int64)  # first child of node - 1, so that entry 0 is the root's
+    for i in range(n + 1):
+        child[i] = -1
+    sibling = np.empty(n, np.int64)
+    for node in range(n - 1, -1, -1):  # the most probable child, entered last, comes first
         sibling[node] = child[parents[node] + 1]
         child[parents[node] + 1] = node
 
@@ -174,7 +172,7 @@ def depth_first(token_ids, parents, probs, positions, layout, starts):
     out_probs = np.empty(n, np.float32)
     source = np.empty(n, np.uint16)
     origin = np.empty(n, np.int64)
-    renamed = np.empty(n, np.int32)
+    renamed = np.empty(n, np.int64)
     node = child[0]
     for i in range(n):
         renamed[node] = i
@@ -182,13 +180,15 @@ def depth_first(token_ids, parents, probs, positions, layout, starts):
         out_parents[i] = renamed[parents[node]] if parents[node] >= 0 else -1
         out_probs[i] = probs[node]
         position = positions[node]
-        if position >= layout[STREAM]:
-            source[i] = _SOURCE_PROMPT if position < layout[OUTPUT] else _SOURCE_OUTPUT
-            origin[i] = position - layout[STREAM]
-        else:
-            passage = np.searchsorted(starts, position, side="right") - 1
+        text = len(starts) - 1
+        while starts[text] > position:
+            text -= 1
+        origin[i] = position - starts[text]
+        if position < layout[STREAM]:
             source[i] = _SOURCE_PASSAGE
-            origin[i] = passage << 32 | position - starts[passage]
+            origin[i] += text << 32
+        else:
+            source[i] = _SOURCE_PROMPT if position < layout[OUTPUT] else _SOURCE_OUTPUT
         if child[node + 1] >= 0:
             node = child[node + 1]
         else:

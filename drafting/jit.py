@@ -13,7 +13,7 @@ __all__ = ["kernel"]
 def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile in nopython mode at the first call, without the GIL, and keep the machine code on disk."""
     try:
-        compiled: Callable[..., Any] = numba.njit(cache=True, nogil=True)(function)
+        compiled: Callable[..., Any] = numba.njit(cache=True, no_cfunc_wrapper=True, nogil=True, error_model="numpy")(function)
     except RuntimeError:  # numba found no folder it may write to: compile in every process instead
-        compiled = numba.njit(nogil=True)(function)
+        compiled = numba.njit(nogil=True, error_model="numpy")(function)
     return compiled

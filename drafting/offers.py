@@ -10,7 +10,7 @@ node against each other and against "none of them" (a conditional logit, McFadde
     P(candidate) = exp(score) / (exp(score of none) + sum of exp(score of candidate))
 
 A score is a sum of weights, one picked per feature by a small bucket. The weights are fitted on recorded
-answers (``benchmarks/fit_priors.py``), so the probabilities are calibrated and a budget can be chosen by them.
+answers (``benchmarks/fit_priors.py``), so the probabilities are calibrated: a budget can be chosen by them.
 """
 # mypy: allow-untyped-defs
 
@@ -128,17 +128,16 @@ def _distance_bucket(distance):
 
 
 @kernel
-def offer(tokens, states, edges, table, size, layout, frequent, node, candidates, features, none_features):
+def offer(tokens, states, edges, table, layout, frequent, node, candidates, features, none_features):
     """Collect the candidates of a node.
 
     Args:
         tokens: Of the ``SuffixIndex``, as are the next three.
-        states: int32 [s, STATE_COLUMNS].
-        edges: int32 [e, EDGE_COLUMNS].
-        table: int32 [t].
-        size: Tokens in use.
+        states: int64 [s, STATE_COLUMNS].
+        edges: int64 [e, EDGE_COLUMNS].
+        table: int64 [t].
         layout: int64 [LAYOUT].
-        frequent: int32 [f], the request's most frequent tokens.
+        frequent: int64 [f], the request's most frequent tokens.
         node: int64 [NODE_COLUMNS].
         candidates: int64 [CANDIDATES, 3], filled with token, state of its node, match of its node.
         features: int32 [CANDIDATES, FEATURES], filled with the weights that make up the score.
@@ -189,7 +188,7 @@ def offer(tokens, states, edges, table, size, layout, frequent, node, candidates
     # (insertion), past it (substitution), or one later (deletion).
     resumes = 0
     if place >= 0:
-        while resumes < (3 if astray > 0 else 1) and place + resumes < size and tokens[place + resumes] >= 0:
+        while resumes < (3 if astray > 0 else 1) and tokens[place + resumes] >= 0:
             token = tokens[place + resumes]
             if n < CANDIDATES and token < layout[VOCABULARY] and _index_of(candidates, n, token) < 0:
                 state = node[STATE]

@@ -21,7 +21,7 @@ MAX_MATCH = 64
 """Longest context, in tokens, that is counted and asked for. Longer matches are as certain as this one."""
 
 SEAM = -1
-"""Stands in ``SuffixIndex.tokens`` where a text begins."""
+"""Stands in ``SuffixIndex.tokens`` before each text and after the last."""
 
 # Columns of SuffixIndex.states, one row a state; row 0 is the empty string.
 LENGTH = 0  # tokens of the state's longest string
@@ -55,20 +55,20 @@ class SuffixIndex:
     """The texts of one request, indexed as they grow.
 
     Attributes:
-        tokens: int32 [capacity], all texts one after the other; ``len(index)`` are in use.
-        states: int32 [2 * capacity + 1, STATE_COLUMNS].
-        edges: int32 [3 * capacity, EDGE_COLUMNS].
-        table: int32 [a power of two], open addressing from (state, token) to edge + 1; 0 is free.
+        tokens: int64 [capacity + 1], all texts one after the other; ``len(index)`` are in use, then a seam.
+        states: int64 [2 * capacity + 1, STATE_COLUMNS].
+        edges: int64 [3 * capacity, EDGE_COLUMNS].
+        table: int64 [a power of two], open addressing from (state, token) to edge + 1; 0 is free.
         registers: int64 [REGISTERS].
     """
 
     __slots__ = ("edges", "registers", "states", "table", "tokens")
 
     def __init__(self) -> None:
-        self.tokens = np.empty(0, np.int32)
-        self.states = np.empty((0, STATE_COLUMNS), np.int32)
-        self.edges = np.empty((0, EDGE_COLUMNS), np.int32)
-        self.table = np.zeros(0, np.int32)
+        self.tokens = np.full(1, SEAM, np.int64)
+        self.states = np.empty((0, STATE_COLUMNS), np.int64)
+        self.edges = np.empty((0, EDGE_COLUMNS), np.int64)
+        self.table = np.zeros(0, np.int64)
         self.registers = np.zeros(REGISTERS, np.int64)
         self._resize(_START_CAPACITY)
         self.states[0] = (0, -1, 0, -1, -1, -1)
@@ -80,19 +80,19 @@ class SuffixIndex:
     def boundary(self) -> None:
         """Start a new text. No match reaches across from the one before, and ``SEAM`` stands between them."""
         self.reserve(1)
-        self.tokens[len(self)] = SEAM
         self.registers[SIZE] += 1
+        self.tokens[len(self)] = SEAM
         self.registers[LAST] = self.registers[CONTEXT] = self.registers[CONTEXT_LENGTH] = 0
 
     def extend(self, token_ids: NDArray[np.int32]) -> None:
         """Append tokens, int32 [k], to the current text."""
         self.reserve(len(token_ids))
-        append(self.tokens, self.states, self.edges, self.table, self.registers, token_ids)
+        append_all(self.tokens, self.states, self.edges, self.table, self.registers, token_ids)
 
     def reserve(self, count: int) -> None:
         """Make room for ``count`` more tokens; the capacity grows by doubling."""
         needed = len(self) + count
-        if needed > len(self.tokens):
+        if needed >= len(self.tokens):
             self._resize(max(needed, 2 * len(self.tokens)))
 
     def followers(self, context: NDArray[np.int32]) -> dict[int, int]:
@@ -103,10 +103,10 @@ class SuffixIndex:
         """
         state = 0
         for token in context:
-            edge = find_edge(self.edges, self.table, state, token)
+            edge = find_edge(self.edges, self.table, state, int(token))
             if edge < 0:
                 return {}
-            state = self.edges[edge, TARGET]
+            state = int(self.edges[edge, TARGET])
         found = {}
         edge = self.states[state, EDGES]
         while edge >= 0:
@@ -116,15 +116,15 @@ class SuffixIndex:
 
     def _resize(self, capacity: int) -> None:
         """Make room for ``capacity`` tokens in all: under twice as many states and three times the edges."""
-        self.tokens = _grown(self.tokens, capacity)
+        self.tokens = _grown(self.tokens, capacity + 1)
         self.states = _grown(self.states, 2 * capacity + 1)
         self.edges = _grown(self.edges, 3 * capacity)
-        self.table = np.zeros(1 << int(4 * capacity - 1).bit_length(), np.int32)
+        self.table = np.zeros(1 << int(4 * capacity - 1).bit_length(), np.int64)
         fill_table(self.edges, self.table, self.registers)
 
 
-def _grown(array: NDArray[np.int32], rows: int) -> NDArray[np.int32]:
-    grown = np.empty((rows, *array.shape[1:]), np.int32)
+def _grown(array: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
+    grown = np.empty((rows, *array.shape[1:]), np.int64)
     grown[: len(array)] = array
     return grown
 
@@ -219,27 +219,34 @@ def split(states, edges, table, registers, parent, token, target):
 
 
 @kernel
-def append(tokens, states, edges, table, registers, token_ids):
-    """Append ``token_ids`` to the current text; there is room for them."""
+def append_all(tokens, states, edges, table, registers, token_ids):
+    """Append int32 [k] tokens to the current text; there is room for them."""
     for token in token_ids:
-        position = registers[SIZE]
-        registers[SIZE] = position + 1
-        tokens[position] = token
-        parent = registers[LAST]
-        edge = find_edge(edges, table, parent, token)
-        if edge >= 0:  # the current text, whole, stands elsewhere already
-            registers[LAST] = split(states, edges, table, registers, parent, token, edges[edge, TARGET])
-        else:
-            new = add_state(states, registers, states[parent, LENGTH] + 1, 0, 0, position)
-            while parent >= 0 and edge < 0:
-                add_edge(states, edges, table, registers, parent, token, new)
-                parent = states[parent, LINK]
-                if parent >= 0:
-                    edge = find_edge(edges, table, parent, token)
+        append(tokens, states, edges, table, registers, np.int64(token))
+
+
+@kernel
+def append(tokens, states, edges, table, registers, token):
+    """Append one token to the current text; there is room for it."""
+    position = registers[SIZE]
+    registers[SIZE] = position + 1
+    tokens[position] = token
+    tokens[position + 1] = SEAM
+    parent = registers[LAST]
+    edge = find_edge(edges, table, parent, token)
+    if edge >= 0:  # the current text, whole, stands elsewhere already
+        registers[LAST] = split(states, edges, table, registers, parent, token, edges[edge, TARGET])
+    else:
+        new = add_state(states, registers, states[parent, LENGTH] + 1, 0, 0, position)
+        while parent >= 0 and edge < 0:
+            add_edge(states, edges, table, registers, parent, token, new)
+            parent = states[parent, LINK]
             if parent >= 0:
-                states[new, LINK] = split(states, edges, table, registers, parent, token, edges[edge, TARGET])
-            registers[LAST] = new
-        count_context(states, edges, table, registers, token, position)
+                edge = find_edge(edges, table, parent, token)
+        if parent >= 0:
+            states[new, LINK] = split(states, edges, table, registers, parent, token, edges[edge, TARGET])
+        registers[LAST] = new
+    count_context(states, edges, table, registers, token, position)
 
 
 @kernel

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from groundspeed.drafting.base import DraftTree
 from groundspeed.types import Source
 
-__all__ = ["chain", "depths", "merge", "paths", "prune"]
+__all__ = ["chain", "depths", "leading_chain", "merge", "paths", "prune"]
 
 
 def chain(
@@ -67,6 +67,14 @@ def prune(tree: DraftTree, budget: int) -> DraftTree:
     # Stable, so among equals the ancestor, which stands first, is kept first.
     kept = np.sort(np.argsort(-tree.probs, kind="stable")[: max(budget, 0)])
     return _select(tree, kept)
+
+
+def leading_chain(tree: DraftTree) -> DraftTree:
+    """The path that the nodes begin with; with nodes depth first, the best child first, the most probable one."""
+    size = 0
+    while size < len(tree) and tree.parents[size] == size - 1:
+        size += 1
+    return tree if size == len(tree) else _select(tree, np.arange(size))
 
 
 def merge(trees: Sequence[DraftTree]) -> DraftTree:

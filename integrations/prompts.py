@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 __all__ = ["GroundedPrompt"]
 
-# Of the wordings tried on the embedded 135M model, these made it quote most. Models this small follow what they
-# read last, so the request to quote stands there again.
+# Of the wordings tried on the embedded 135M model, these made it quote most. Models this small follow what
+# they read last, so the request to quote stands there again.
 _SYSTEM = "Answer the question from the passages. Quote their words exactly wherever you can."
 _REMINDER = "Answer by quoting the passages."
 

@@ -81,8 +81,10 @@ class Generation:
             yield PrefillEvent(0, len(prompt))
             if self._request.speculate and self._capability.supports_chain:
                 self._begin_drafter()
-            while len(prompt) - session.length > _CHUNK:
-                session.prefill(prompt[session.length : session.length + _CHUNK])
+            # A state that cannot be rewound is not to be trusted with pieces either.
+            chunk = _CHUNK if self._capability.supports_chain else len(prompt)
+            while len(prompt) - session.length > chunk:
+                session.prefill(prompt[session.length : session.length + chunk])
                 yield PrefillEvent(session.length, len(prompt))
             # The pass that ends the prefill gives the first token; every further one is a step.
             step = self._step(session, prompt[session.length :], DraftTree.empty(), time.perf_counter())

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from groundspeed.drafting.base import DraftTree
+from groundspeed.errors import ModelError
 from groundspeed.verify.base import Capability, TargetSession
 
 if TYPE_CHECKING:
@@ -32,7 +33,11 @@ _PATH = [0, 2, 4]
 
 
 def examine(target: TransformersTarget) -> Capability:
-    """Find out what ``target`` can verify: trees, else chains, else nothing."""
+    """Find out what ``target`` can verify: trees, else chains, else nothing.
+
+    Raises:
+        ModelError: Not even token by token does the model say what it says without a cache.
+    """
     from groundspeed.verify.target import ChainSession, TreeSession
 
     kinds = set(_layer_types(target.config)) - _TREE_LAYERS
@@ -43,11 +48,17 @@ def examine(target: TransformersTarget) -> Capability:
         reason = _try(target, session, _PARENTS, _PATH) or _try_windows(target, session)
         if not reason:
             return Capability("tree")
-    chain = ChainSession(target, rewind=True)
-    fault = _try(target, chain, list(range(-1, 4)), [0, 1])
+    fault = _try(target, ChainSession(target, rewind=True), list(range(-1, 4)), [0, 1])
     if not fault:
         return Capability("chain", reason)
-    return Capability("plain", f"{reason}; chains failed too: {fault}")
+    reason = f"{reason}; chains failed too: {fault}"
+    fault = _try(target, ChainSession(target, rewind=False), [], [])
+    if not fault:
+        return Capability("plain", reason)
+    raise ModelError(
+        f"{type(target.model).__name__} cannot be driven token by token: {fault}. A model is needed whose "
+        "cache is one that transformers can make by itself; its own generate may still work"
+    )
 
 
 def _layer_types(config: Any) -> list[str]:
@@ -73,22 +84,24 @@ def _try(target: TransformersTarget, session: TargetSession, parents: list[int],
         np.zeros(n, np.int64),
     )
     try:
-        session.prefill(prompt[:-2])
-        logits = session.verify(prompt[-2:], tree)
-        for node in range(n):
+        if n:
+            # In two passes: verification goes on behind a cached prefix.
+            session.prefill(prompt[:-2])
+        logits = session.verify(prompt[session.length :], tree)
+        for node in range(-1, n):
             above: list[int] = []
             at = node
             while at >= 0:
                 above.insert(0, nodes[at])
                 at = parents[at]
-            fault = _difference(logits[node + 1], target.forward(prompt + above, 1, None, None)[0])
+            fault = _difference(logits[node + 1], target.forward(prompt + above, 1)[0])
             if fault:
-                return f"node {node} of a test draft {fault}"
+                return f"node {node} of a test draft {fault}" if n else f"its first token {fault}"
         session.commit(path)
         logits = session.verify([last], DraftTree.empty())
         kept = [nodes[node] for node in path]
-        fault = _difference(logits[0], target.forward([*prompt, *kept, last], 1, None, None)[0])
-        return f"the step after a test draft {fault}" if fault else ""
+        fault = _difference(logits[0], target.forward([*prompt, *kept, last], 1)[0])
+        return f"the step after it {fault}" if fault else ""
     except Exception as error:  # whatever a model's own code raises, it means the same: not this way
         return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
 

@@ -80,7 +80,13 @@ class TransformersTarget:
 
     @torch.inference_mode()
     def forward(
-        self, token_ids: Sequence[int], rows: int, cache: Any, pattern: TreeAttention | None
+        self,
+        token_ids: Sequence[int],
+        rows: int,
+        cache: Any = None,
+        *,
+        past: int = 0,
+        pattern: TreeAttention | None = None,
     ) -> torch.Tensor:
         """Run the model.
 
@@ -88,29 +94,40 @@ class TransformersTarget:
             token_ids: s tokens.
             rows: Logits are wanted for the last ``rows`` tokens.
             cache: Keys and values of what came before, None to do without a cache.
-            pattern: Tree attention; None leaves attention and positions to the model.
+            past: Tokens that came before.
+            pattern: Tree attention; None leaves attention to the model, called as ``generate`` calls it.
 
         Returns:
             Logits [rows, vocab].
         """
-        inputs: dict[str, Any] = {"input_ids": torch.tensor([list(token_ids)], device=self.device)}
-        if "logits_to_keep" in self._parameters:
-            inputs["logits_to_keep"] = rows
+        inputs = {
+            "input_ids": torch.tensor([list(token_ids)], device=self.device),
+            "logits_to_keep": rows,
+            "cache": cache,
+            "use_cache": cache is not None,
+        }
         with self._lock:
             if pattern is None:
-                logits = self.model(**inputs, cache=cache, use_cache=cache is not None).logits
+                seen = past + len(token_ids)
+                inputs["attention_mask"] = torch.ones(1, seen, dtype=torch.long, device=self.device)
+                inputs["position_ids"] = torch.arange(past, seen, device=self.device)[None]
+                logits = self._call(inputs)
             else:
-                if "position_ids" in self._parameters:
-                    inputs["position_ids"] = pattern.positions
+                inputs["position_ids"] = pattern.positions
                 before = self.config._attn_implementation
                 self.config._attn_implementation = IMPLEMENTATION
                 try:
                     with pattern.active():
-                        logits = self.model(**inputs, cache=cache, use_cache=True).logits
+                        logits = self._call(inputs)
                 finally:
                     self.config._attn_implementation = before
-        kept: torch.Tensor = logits[0, -rows:]
-        return kept
+        return logits[0, -rows:]
+
+    def _call(self, inputs: dict[str, Any]) -> torch.Tensor:
+        """Hand the model what it takes."""
+        taken = {name: value for name, value in inputs.items() if name in self._parameters}
+        logits: torch.Tensor = self.model(**taken).logits
+        return logits
 
 
 class TreeSession:
@@ -139,7 +156,7 @@ class TreeSession:
         """Take in committed tokens with a draft tree behind them; see ``TargetSession``."""
         self.pattern = TreeAttention(self.length, tree.parents.tolist(), len(token_ids), self._target.device)
         tokens = [*token_ids, *tree.token_ids.tolist()]
-        logits = self._target.forward(tokens, len(tree) + 1, self._cache, self.pattern)
+        logits = self._target.forward(tokens, len(tree) + 1, self._cache, pattern=self.pattern)
         self._cache.advance(len(token_ids))
         return logits
 
@@ -169,7 +186,7 @@ class ChainSession:
 
     def prefill(self, token_ids: Sequence[int]) -> None:
         """Take ``token_ids`` into the cache."""
-        self._target.forward(token_ids, 1, self._cache, None)
+        self._target.forward(token_ids, 1, self._cache, past=self.length)
         self.length += len(token_ids)
 
     def verify(self, token_ids: Sequence[int], tree: DraftTree) -> torch.Tensor:
@@ -187,9 +204,8 @@ class ChainSession:
             # Only once the prompt is in: layers of bounded size keep everything from here on.
             self._cache.activate_past_recording()
             self._recording = True
-        logits = self._target.forward(
-            [*token_ids, *tree.token_ids.tolist()], len(tree) + 1, self._cache, None
-        )
+        tokens = [*token_ids, *tree.token_ids.tolist()]
+        logits = self._target.forward(tokens, len(tree) + 1, self._cache, past=self.length)
         self.length += len(token_ids)
         self._pending = len(tree)
         return logits
