@@ -30,6 +30,7 @@ _LOW_PRECISION_TOLERANCE = 0.1
 _PROMPT = 20
 _PARENTS = [-1, 0, 0, -1, 2]
 _PATH = [0, 2, 4]
+_STEPS = 3
 
 
 def examine(target: TransformersTarget) -> Capability:
@@ -44,8 +45,9 @@ def examine(target: TransformersTarget) -> Capability:
     if kinds:
         reason = f"its layers of kind {', '.join(sorted(kinds))} keep a state that a tree cannot branch from"
     else:
-        session = TreeSession(target, _PROMPT + len(_PARENTS) + 8)
-        reason = _try(target, session, _PARENTS, _PATH) or _try_windows(target, session)
+        session = TreeSession(target, _PROMPT + len(_PARENTS) + _STEPS)
+        fault = _try(target, session, _PARENTS, _PATH)
+        reason = _try_windows(target, session) or fault
         if not reason:
             return Capability("tree")
     fault = _try(target, ChainSession(target, rewind=True), list(range(-1, 4)), [0, 1])
@@ -73,9 +75,9 @@ def _layer_types(config: Any) -> list[str]:
 def _try(target: TransformersTarget, session: TargetSession, parents: list[int], path: list[int]) -> str:
     """Verify a tree, commit a path, go on; the first difference to the bare model, in words."""
     rng = np.random.default_rng(0)
-    ids = rng.integers(0, target.vocab_size, _PROMPT + len(parents) + 1)
-    prompt, nodes, last = ids[:_PROMPT].tolist(), ids[_PROMPT:-1].tolist(), int(ids[-1])
     n = len(parents)
+    ids = rng.integers(0, target.vocab_size, _PROMPT + n + _STEPS).tolist()
+    prompt, nodes, onwards = ids[:_PROMPT], ids[_PROMPT : _PROMPT + n], ids[_PROMPT + n :]
     tree = DraftTree(
         np.array(nodes, np.int32),
         np.array(parents, np.int32),
@@ -98,10 +100,14 @@ def _try(target: TransformersTarget, session: TargetSession, parents: list[int],
             if fault:
                 return f"node {node} of a test draft {fault}" if n else f"its first token {fault}"
         session.commit(path)
-        logits = session.verify([last], DraftTree.empty())
-        kept = [nodes[node] for node in path]
-        fault = _difference(logits[0], target.forward([*prompt, *kept, last], 1)[0])
-        return f"the step after it {fault}" if fault else ""
+        text = [*prompt, *(nodes[node] for node in path)]
+        for step, token in enumerate(onwards, start=1):
+            text.append(token)
+            fault = _difference(session.verify([token], DraftTree.empty())[0], target.forward(text, 1)[0])
+            if fault:
+                return f"step {step} after it {fault}"
+            session.commit([])
+        return ""
     except Exception as error:  # whatever a model's own code raises, it means the same: not this way
         return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
 

@@ -100,34 +100,41 @@ class TransformersTarget:
         Returns:
             Logits [rows, vocab].
         """
-        inputs = {
-            "input_ids": torch.tensor([list(token_ids)], device=self.device),
-            "logits_to_keep": rows,
-            "cache": cache,
-            "use_cache": cache is not None,
-        }
+        ids = torch.tensor([list(token_ids)], device=self.device)
         with self._lock:
-            if pattern is None:
-                seen = past + len(token_ids)
-                inputs["attention_mask"] = torch.ones(1, seen, dtype=torch.long, device=self.device)
-                inputs["position_ids"] = torch.arange(past, seen, device=self.device)[None]
-                logits = self._call(inputs)
-            else:
-                inputs["position_ids"] = pattern.positions
+            if pattern is not None:
+                inputs = {
+                    "input_ids": ids,
+                    "position_ids": pattern.positions,
+                    "cache": cache,
+                    "use_cache": True,
+                }
                 before = self.config._attn_implementation
                 self.config._attn_implementation = IMPLEMENTATION
                 try:
                     with pattern.active():
-                        logits = self._call(inputs)
+                        return self._logits(inputs, rows)
                 finally:
                     self.config._attn_implementation = before
-        return logits[0, -rows:]
+            if cache is None:
+                return self._logits({"input_ids": ids, "use_cache": False}, rows)
+            seen = past + len(token_ids)
+            inputs = self.model.prepare_inputs_for_generation(
+                ids,
+                cache=cache,
+                attention_mask=torch.ones(1, seen, dtype=torch.long, device=self.device),
+                position_ids=torch.arange(past, seen, device=self.device)[None],
+                is_first_iteration=not past,
+                use_cache=True,
+            )
+            return self._logits(inputs, rows)
 
-    def _call(self, inputs: dict[str, Any]) -> torch.Tensor:
-        """Hand the model what it takes."""
+    def _logits(self, inputs: dict[str, Any], rows: int) -> torch.Tensor:
+        """Hand the model what it takes; the logits of the last ``rows`` tokens."""
+        inputs["logits_to_keep"] = rows
         taken = {name: value for name, value in inputs.items() if name in self._parameters}
         logits: torch.Tensor = self.model(**taken).logits
-        return logits
+        return logits[0, -rows:]
 
 
 class TreeSession:

@@ -63,6 +63,26 @@ OTHER_FAMILIES = {
             vocab_size=VOCABULARY, hidden_size=32, n_layer=2, n_head=4, initializer_range=0.6
         ),
     ),
+    "lfm2": (
+        "chain",
+        lambda: families.lfm2.Lfm2Config(**_SMALL, layer_types=["conv", "full_attention", "conv"]),
+    ),
+    "llama4": (
+        "chain",
+        lambda: families.llama4.Llama4TextConfig(
+            **_SMALL,
+            num_local_experts=2,
+            num_experts_per_tok=1,
+            intermediate_size_mlp=48,
+            attention_chunk_size=16,
+        ),
+    ),
+    "bamba": (
+        "plain",
+        lambda: families.bamba.BambaConfig(
+            **_SMALL, mamba_n_heads=8, mamba_d_head=8, mamba_d_state=8, attn_layer_indices=[1]
+        ),
+    ),
     "mamba": (
         "plain",
         lambda: families.mamba.MambaConfig(

@@ -8,7 +8,9 @@ import torch
 from helpers.drafters import ADVERSARIES, RightAnswer, RightAnswerLast
 from helpers.engines import engine_for
 from helpers.families import OTHER_FAMILIES, TREE_FAMILIES, VOCABULARY, tiny_model
+from transformers import RwkvConfig, T5Config, T5ForConditionalGeneration
 
+from groundspeed.errors import ModelError
 from groundspeed.types import GenerationRequest
 from groundspeed.verify.target import TransformersTarget
 
@@ -60,6 +62,18 @@ def test_a_model_that_cannot_take_trees_falls_back_and_says_why(family):
             assert list(result.token_ids) == answer, adversary.__name__
             assert result.stats.decoding == decoding
             assert result.stats.decoding_reason == target.capability.reason
+
+
+def test_a_model_that_cannot_be_driven_at_all_is_refused():
+    config = RwkvConfig(vocab_size=VOCABULARY, hidden_size=32, attention_hidden_size=32, num_hidden_layers=2)
+    with pytest.raises(ModelError, match="RwkvForCausalLM cannot be driven token by token"):
+        TransformersTarget(tiny_model(config))
+
+
+def test_an_encoder_decoder_is_refused():
+    config = T5Config(vocab_size=VOCABULARY, d_model=16, d_ff=16, d_kv=4, num_layers=1, num_heads=2)
+    with pytest.raises(ModelError, match="encoder-decoder"):
+        TransformersTarget(T5ForConditionalGeneration(config))
 
 
 def test_a_right_draft_is_accepted_whole():
