@@ -13,7 +13,11 @@ __all__ = ["kernel"]
 def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile in nopython mode at the first call, without the GIL, and keep the machine code on disk."""
     try:
-        compiled: Callable[..., Any] = numba.njit(cache=True, no_cfunc_wrapper=True, nogil=True, error_model="numpy")(function)
+        return _compile(function, cache=True)
     except RuntimeError:  # numba found no folder it may write to: compile in every process instead
-        compiled = numba.njit(nogil=True, error_model="numpy")(function)
+        return _compile(function, cache=False)
+
+
+def _compile(function: Callable[..., Any], *, cache: bool) -> Callable[..., Any]:
+    compiled: Callable[..., Any] = numba.njit(cache=cache, nogil=True, error_model="numpy")(function)
     return compiled

@@ -70,7 +70,7 @@ def prune(tree: DraftTree, budget: int) -> DraftTree:
 
 
 def leading_chain(tree: DraftTree) -> DraftTree:
-    """The path that the nodes begin with; with nodes depth first, the best child first, the most probable one."""
+    """The path that the nodes begin with, which is the greedy one when the best child comes first."""
     size = 0
     while size < len(tree) and tree.parents[size] == size - 1:
         size += 1
