@@ -2,7 +2,7 @@
 
     python benchmarks/draft_time.py
 
-Recorded answers are decoded after their own prompts, which other rows' prompts before them bring to the length.
+Recorded answers are decoded after their own prompts; prompts of other rows before them make up the length.
 """
 
 from __future__ import annotations
