@@ -146,7 +146,7 @@ class BlendDrafter:
         features = np.empty((CANDIDATES, FEATURES), np.int32)
         none_features = np.empty(NONE_FEATURES, np.int32)
         n = offer(
-            index.tokens, index.states, index.edges, index.table, len(index), self._layout, self._frequent,
+            index.tokens, index.states, index.edges, index.table, self._layout, self._frequent,
             self._node, candidates, features, none_features,
         )  # fmt: skip
         return candidates[:n, 0], features[:n], none_features

@@ -188,3 +188,17 @@ def test_a_drafter_that_ended_holds_nothing_of_the_request() -> None:
 def test_priors_of_another_version_are_refused() -> None:
     with pytest.raises(DraftError, match=rf"\({WEIGHTS},\)"):
         BlendDrafter(np.zeros(3))
+
+
+@given(requests())
+def test_offers_are_distinct_and_hold_every_token_drafted_next(
+    case: tuple[list[int], list[list[int]], list[int]],
+) -> None:
+    prompt, passages, output = case
+    drafter = begun(prompt, *passages)
+    drafter.extend(ids(output))
+    candidates, features, none_features = drafter.offers()
+    assert len(set(candidates.tolist())) == len(candidates) == len(features)
+    tree = drafter.propose(64)
+    assert set(tree.token_ids[tree.parents == -1].tolist()) <= set(candidates.tolist())
+    assert all(((0 <= column) & (column < WEIGHTS)).all() for column in (features, none_features))
