@@ -68,8 +68,8 @@ def read_prompts(
     if len(chosen) < count:
         names = ", ".join(str(file) for file in files)
         raise InputError(
-            f"{count} prompts of {lengths[0]} to {lengths[-1]} tokens are wanted and {names} gave {len(chosen)}; ask "
-            "for fewer, allow other lengths, or add files"
+            f"{count} prompts of {lengths[0]} to {lengths[-1]} tokens are wanted and {names} gave "
+            f"{len(chosen)}; ask for fewer, allow other lengths, or add files"
         )
     return chosen
 
