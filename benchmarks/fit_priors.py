@@ -18,7 +18,7 @@ from groundspeed.drafting.base import DraftRequest
 from groundspeed.drafting.blend import BlendDrafter
 from groundspeed.drafting.offers import WEIGHTS
 
-RIDGE = 1.0  # penalty on half the squared weights, against the log-likelihood of all positions
+RIDGE = 1e-5  # penalty on half the squared weights, against the mean log-likelihood of a position
 
 
 def observe(row: Row, weight: float) -> list[tuple[np.ndarray, np.ndarray, int, float]]:
@@ -52,7 +52,7 @@ def fit(observed: list[tuple[np.ndarray, np.ndarray, int, float]]) -> np.ndarray
         none = torch.nn.functional.embedding_bag(none_features, weights[:, None], mode="sum")[:, 0]
         total = none.exp().index_add(0, position, scores.exp()).log()
         likelihood = ((torch.where(truth >= 0, scores[chosen], none) - total) * weight).sum()
-        value = (RIDGE / 2 * weights.square().sum() - likelihood) / len(observed)
+        value = RIDGE / 2 * weights.square().sum() - likelihood / weight.sum()
         value.backward()
         return value
 
@@ -66,7 +66,7 @@ def main() -> None:
     observed = []
     for data_set in DATA_SETS:
         rows = load_rows(data_set, count, fit=True)
-        weight = 20_000 / sum(len(row.response) for row in rows)
+        weight = 1 / sum(len(row.response) for row in rows)
         for row in rows:
             observed += observe(row, weight)
         print(f"{data_set}: {len(rows)} rows, {len(observed):,} positions in all")

@@ -59,6 +59,8 @@ LAYOUT = 3
 
 # Features of a candidate: offsets into the weights. Buckets: length 12, small length 5, count 7.
 _RANK = 0  # length of the context x share of its occurrences x context's rank x how many candidates it adds
+_RESUMED = _RANK + 1  # offered by a broken copy only; no context has length 0, so its entries are free
+_ORDER_0 = _RANK + 2  # offered by order 0 only: place among the frequent tokens
 _SEEN = _RANK + 12 * 7 * 3 * 7  # times seen after the context x length
 _RESUMES = _SEEN + 7 * 12  # agrees with the copy: tokens skipped x tokens astray x run, x small length
 _NEAR = _RESUMES + (8 + 3 * 5 * 7) * 5  # distance from the copy x small length
@@ -176,7 +178,9 @@ def offer(tokens, states, edges, table, layout, frequent, node, candidates, feat
                 none_features[0] += (bucket * 7 + added) * 7 + _count_bucket(total)
             for i in range(start, n):
                 count = states[candidates[i, 1], COUNT]
-                features[i, 0] = ((bucket * 7 + _share_bucket(count, total)) * 3 + min(rank, 2)) * 7 + added
+                features[i, 0] = (
+                    _RANK + ((bucket * 7 + _share_bucket(count, total)) * 3 + min(rank, 2)) * 7 + added
+                )
                 features[i, 1] = _SEEN + _count_bucket(count) * 12 + bucket
             rank += 1
         state = states[state, LINK]
@@ -199,7 +203,7 @@ def offer(tokens, states, edges, table, layout, frequent, node, candidates, feat
                 candidates[n, 0] = token
                 candidates[n, 1] = edges[edge, TARGET]
                 candidates[n, 2] = min(states[state, LENGTH], node[MATCH]) + 1
-                features[n, 0] = 1
+                features[n, 0] = _RESUMED
                 features[n, 1] = _SEEN
                 n += 1
             resumes += 1
@@ -210,7 +214,7 @@ def offer(tokens, states, edges, table, layout, frequent, node, candidates, feat
                 candidates[n, 0] = token
                 candidates[n, 1] = edges[find_edge(edges, table, 0, token), TARGET]
                 candidates[n, 2] = 1
-                features[n, 0] = 2 + _count_bucket(i)
+                features[n, 0] = _ORDER_0 + _count_bucket(i)
                 features[n, 1] = _SEEN + min(rank, 6) * 12
                 n += 1
 

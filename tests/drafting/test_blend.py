@@ -201,4 +201,4 @@ def test_offers_are_distinct_and_hold_every_token_drafted_next(
     assert len(set(candidates.tolist())) == len(candidates) == len(features)
     tree = drafter.propose(64)
     assert set(tree.token_ids[tree.parents == -1].tolist()) <= set(candidates.tolist())
-    assert all(((0 <= column) & (column < WEIGHTS)).all() for column in (features, none_features))
+    assert all(((column >= 0) & (column < WEIGHTS)).all() for column in (features, none_features))
