@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from suffix_trees import STree
 
+from groundspeed.drafting.jit import kernel
 from groundspeed.drafting.suffix import MAX_MATCH, SuffixIndex
 
 
@@ -93,3 +94,13 @@ def test_a_long_repetitive_text_outgrows_the_first_arrays(period: int) -> None:
     index = index_of([text])
     starts = range(0, len(text) - MAX_MATCH, period)
     assert index.followers(ids(text[:MAX_MATCH])) == {text[MAX_MATCH]: len(starts)}
+
+
+def test_kernels_compile_where_numba_may_write_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("numba.core.caching.CacheImpl._locator_classes", [])
+    monkeypatch.setattr("numba.core.caching.CompileResultCacheImpl._locator_classes", [])
+    assert kernel(_one_more)(1) == 2
+
+
+def _one_more(number: int) -> int:
+    return number + 1
