@@ -139,7 +139,7 @@ def _walk(root: Path, log: LoadLog) -> Iterator[tuple[Path, str]]:
             if is_known(name):
                 yield path, path.relative_to(root).as_posix()
             else:
-                log.passed_over[path.suffix.lower() or "no suffix"] += 1
+                log.passed_over[path.suffix.lower() or "without suffix"] += 1
 
 
 def _raise_unreadable_folder(error: OSError) -> None:

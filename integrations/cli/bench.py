@@ -57,7 +57,7 @@ def speed(
     lengths = range(min_prompt_tokens, max_prompt_tokens + 1)
     if not lengths:
         raise InputError(
-            f"no prompt has {min_prompt_tokens} tokens or more and {max_prompt_tokens} or fewer; mind the order"
+            f"no prompt has {min_prompt_tokens} tokens or more and {max_prompt_tokens} or fewer; swap them"
         )
     engine = load_engine(model, device, dtype)
     chosen = read_prompts(files, engine.tokenizer, prompts, lengths)

@@ -32,6 +32,7 @@ def index(
     skip_unreadable: Annotated[
         bool, typer.Option("--skip-unreadable", help="Leave out what cannot be read instead of stopping.")
     ] = False,
+    max_document_mb: Annotated[float, typer.Option(min=0.001, help="Larger documents are refused.")] = 32,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as one JSON object.")] = False,
 ) -> None:
     """Index a corpus, or bring its store up to date: only what changed is embedded again."""
@@ -47,6 +48,7 @@ def index(
             paths,
             store,
             embedder=embedding_model,
+            max_document_bytes=int(max_document_mb * 1e6),
             skip_unreadable=skip_unreadable,
             on_progress=report_stage,
         )
@@ -56,9 +58,7 @@ def index(
         print_json({"store": str(store), **asdict(report)})
         return
     if report.passed_over:
-        kinds = ", ".join(
-            f"{count} {suffix or 'without suffix'}" for suffix, count in report.passed_over.items()
-        )
+        kinds = ", ".join(f"{count} {suffix}" for suffix, count in report.passed_over.items())
         stderr().print(f"passed over files of other kinds: {kinds}", markup=False, soft_wrap=True)
     stdout().print(
         f"{store}: {report.chunks} passages; {report.added} documents added, {report.changed} changed, "

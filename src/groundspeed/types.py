@@ -198,8 +198,8 @@ class GenerationStats:
 
     @property
     def tokens_per_step(self) -> float:
-        """Tokens committed per forward pass after the prefill, which gives the first; 0 without steps."""
-        return (self.completion_tokens - 1) / self.steps if self.steps else 0.0
+        """Accepted draft tokens and the bonus token, per forward pass after the prefill; 0 without steps."""
+        return (self.accepted + self.steps) / self.steps if self.steps else 0.0
 
     @property
     def tokens_per_second(self) -> float:

