@@ -73,7 +73,7 @@ def test_hidden_files_are_silent_and_unknown_types_are_counted(tmp_path: Path) -
     )
     log = LoadLog()
     assert [document.id for document in load_documents([tmp_path], log=log)] == ["a.txt"]
-    assert log.passed_over == {".png": 2, "no suffix": 1}
+    assert log.passed_over == {".png": 2, "without suffix": 1}
 
 
 def test_a_single_file_goes_by_its_name(tmp_path: Path) -> None:
