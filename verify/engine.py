@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from groundspeed.drafting.base import DrafterFactory, DraftRequest
-from groundspeed.drafting.blend import BlendDrafter
+from groundspeed.drafting.base import DrafterFactory
+from groundspeed.drafting.blend import BlendDrafter, warm_up
 from groundspeed.drafting.budget import CostModel
 from groundspeed.errors import ContextLengthError, InputError
 from groundspeed.types import Event, GenerationRequest, GenerationResult, ProgressCallback
@@ -61,7 +60,8 @@ class Engine:
         self.model_name = model_name
         self.drafter = drafter
         self.cost = measure_cost(target) if cost is None else cost
-        self._warm_up()
+        if drafter is BlendDrafter:
+            warm_up()  # now, and not within the first answer
         if target.capability.reason:
             logger.info("%s: %s decoding, as %s", model_name, *astuple(target.capability))
 
@@ -101,10 +101,23 @@ class Engine:
         from groundspeed.verify.loading import load_model
         from groundspeed.verify.packing import pack_linears
 
-        loaded = load_model(name, device, dtype, on_progress)
+        def report(done: int) -> None:
+            if on_progress:
+                on_progress("Trying the model", done, 2)
+
+        with ThreadPoolExecutor(1) as beside:
+            if drafter is BlendDrafter:
+                beside.submit(
+                    warm_up
+                )  # its first run compiles for seconds; loading mostly waits for the disk
+            loaded = load_model(name, device, dtype, on_progress)
+        report(0)
         pack_linears(loaded.model)
         target = TransformersTarget(loaded.model)
-        return cls(target, loaded.tokenizer, drafter=drafter, model_name=loaded.name)
+        report(1)
+        engine = cls(target, loaded.tokenizer, drafter=drafter, model_name=loaded.name)
+        report(2)
+        return engine
 
     def generate(self, request: GenerationRequest) -> GenerationResult:
         """Generate a text and wait for it.
@@ -138,18 +151,6 @@ class Engine:
             return list(prompt)
         ids: list[int] = self.tokenizer(prompt)["input_ids"]
         return ids
-
-    def _warm_up(self) -> None:
-        """Draft once, so that compiling or loading the drafter's code does not fall into the first answer."""
-        zeros = np.zeros(4, np.int32)
-        try:
-            drafter = self.drafter()
-            drafter.begin(DraftRequest(zeros, (zeros,), self.target.vocab_size))
-            drafter.extend(zeros)
-            drafter.propose(4)
-            drafter.end()
-        except Exception:  # as in a request: a drafter that fails costs the speed-up and nothing else
-            logger.warning("the drafter failed in a first try", exc_info=True)
 
     def _check(self, request: GenerationRequest, prompt_tokens: int) -> int | None:
         """Refuse what cannot be done; how many tokens the context leaves, None for no bound."""
