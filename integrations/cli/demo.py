@@ -16,7 +16,7 @@ from groundspeed.integrations.pipeline import Answer, RagPipeline
 
 __all__ = ["demo"]
 
-_QUESTION = "Why is the answer the same with and without speculation?"
+_QUESTION = "Why does the draft need no second model?"
 
 
 def demo(
@@ -37,7 +37,7 @@ def demo(
         # In turn and twice, the second time counts: the first also compiles and warms up.
         for done, speculate in enumerate((False, True, False, True)):
             report("Answering without and with speculation", done, 4)
-            answers[speculate] = pipeline.ask(question, k=3, max_tokens=max_tokens, speculate=speculate)
+            answers[speculate] = pipeline.ask(question, k=1, max_tokens=max_tokens, speculate=speculate)
     plain, drafted = answers[False], answers[True]
     table = Table("without speculation", "with speculation", title=question, title_justify="left")
     table.add_row(printable(plain.text), printable(drafted.text), end_section=True)

@@ -23,10 +23,10 @@ def prompt_text(engine: Engine, passages: tuple[Passage, ...], question: str = "
     return text
 
 
-def test_the_prompt_numbers_the_passages_and_ends_where_the_answer_starts(engine: Engine) -> None:
+def test_the_prompt_holds_the_passages_and_ends_where_the_answer_starts(engine: Engine) -> None:
     text = prompt_text(engine, PASSAGES[:2], "  Why?\n")
     assert text.startswith("<|im_start|>system\n")
-    assert "Passages:\n\n[1] first passage\n\n[2] second passage\n\nQuestion: Why?\n\n" in text
+    assert "Text:\nfirst passage\n\nsecond passage\n\nQuestion: Why?\n" in text
     assert text.endswith("<|im_start|>assistant\n")
 
 
@@ -34,15 +34,15 @@ def test_a_tokenizer_without_chat_template_gets_plain_text(engine: Engine) -> No
     engine.tokenizer.chat_template = None
     text = prompt_text(engine, PASSAGES[:1])
     assert "<|im_start|>" not in text
-    assert "[1] first passage\n\nQuestion: Why?\n\n" in text
+    assert "Text:\nfirst passage\n\nQuestion: Why?\n" in text
     assert text.endswith("\n\nAnswer:")
 
 
 def test_a_template_that_knows_no_system_role_gets_the_instruction_in_the_question(engine: Engine) -> None:
     engine.tokenizer.chat_template = NO_SYSTEM
     text = prompt_text(engine, PASSAGES[:1])
-    assert text.startswith("<|im_start|>user\nAnswer the question from the passages.")
-    assert "[1] first passage" in text
+    assert text.startswith("<|im_start|>user\nYou are a helpful assistant. Answer from the given text only.")
+    assert "Text:\nfirst passage" in text
 
 
 def test_a_document_cannot_end_its_turn_with_a_special_token(engine: Engine) -> None:
