@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from groundspeed.drafting.base import DraftTree
 from groundspeed.types import Source
 
-__all__ = ["chain", "depths", "leading_chain", "merge", "paths", "prune"]
+__all__ = ["chain", "depths", "leading_chain", "merge", "paths", "prune", "shallow"]
 
 
 def chain(
@@ -75,6 +75,14 @@ def leading_chain(tree: DraftTree) -> DraftTree:
     while size < len(tree) and tree.parents[size] == size - 1:
         size += 1
     return tree if size == len(tree) else _select(tree, np.arange(size))
+
+
+def shallow(tree: DraftTree, depth: int) -> DraftTree:
+    """The nodes on paths of at most ``depth`` nodes, in the order they stand in."""
+    if len(tree) <= depth:
+        return tree
+    kept = np.flatnonzero(depths(tree) < depth)
+    return tree if len(kept) == len(tree) else _select(tree, kept)
 
 
 def merge(trees: Sequence[DraftTree]) -> DraftTree:

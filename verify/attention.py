@@ -21,6 +21,9 @@ __all__ = ["IMPLEMENTATION", "TreeAttention", "tree_block"]
 
 IMPLEMENTATION = "groundspeed"
 
+_STEP = 64
+"""Passes up to this many tokens are steps, larger ones are pieces of a prompt."""
+
 _active = threading.local()
 
 
@@ -114,22 +117,26 @@ def _attend(
     key: torch.Tensor,
     value: torch.Tensor,
     mask: torch.Tensor,
-    scaling: float | None,
+    scaling: float,
     softcap: float | None,
     sinks: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Attention with what the fused kernels lack: soft-capped logits (Gemma 2), attention sinks (gpt-oss)."""
-    scores = (query @ key.transpose(-1, -2)).float() * (
-        scaling if scaling is not None else query.shape[-1] ** -0.5
-    )
-    if softcap is not None:
-        scores = torch.tanh(scores / softcap) * softcap
-    scores = scores + mask
+    """Attention by matrix products: query [G, r, d], key and value [G, k, d], mask [G, r, k] -> [G, r, d].
+
+    Has what the fused kernels lack: soft-capped logits (Gemma 2), attention sinks (gpt-oss), and on the CPU a
+    row comes out the same to the bit however many rows there are, so that a draft does not round the answer.
+    """
+    if softcap is None:
+        scores = torch.baddbmm(mask, query, key.transpose(1, 2), alpha=scaling)
+    else:
+        scores = torch.tanh(query @ key.transpose(1, 2) * (scaling / softcap)) * softcap + mask
     if sinks is None:
-        return scores.softmax(-1).to(value.dtype) @ value
-    rows = query.shape[2] // (sinks.numel() // query.shape[1])
-    sink = sinks.reshape(1, query.shape[1], -1, 1).repeat_interleave(rows, 2).float()
-    return torch.cat((scores, sink), -1).softmax(-1)[..., :-1].to(value.dtype) @ value
+        return scores.softmax(-1, dtype=torch.float32).to(value.dtype) @ value
+    groups, rows, _ = query.shape
+    each = rows * groups // sinks.numel()
+    sink = sinks.reshape(groups, -1, 1).repeat_interleave(each, 1).to(scores.dtype)
+    weights = torch.cat((scores, sink), -1).softmax(-1, dtype=torch.float32)[..., :-1]
+    return weights.to(value.dtype) @ value
 
 
 def _forward(
@@ -147,27 +154,22 @@ def _forward(
     """Called per layer with query [1, H, s, d], key and value [1, G, L + s, d]; returns [1, s, H, d]."""
     pattern: TreeAttention = _active.pattern
     pattern.windows[int(getattr(module, "layer_idx", len(pattern.windows)))] = sliding_window
-    heads, size = query.shape[1], query.shape[2]
-    groups = key.shape[1]
+    heads, size, groups = query.shape[1], query.shape[2], key.shape[1]
+    rows = heads // groups
     fused = softcap is None and s_aux is None
     unwindowed = sliding_window is None or size <= sliding_window
-    if fused and pattern.causal and pattern.prefix == 0 and unwindowed:
-        rows = heads // groups
-        out = scaled_dot_product_attention(
-            query,
-            key.repeat_interleave(rows, 1) if rows > 1 else key,
-            value.repeat_interleave(rows, 1) if rows > 1 else value,
-            is_causal=size > 1,
-            scale=scaling,
-        )
+    if fused and pattern.causal and pattern.prefix == 0 and unwindowed and size > 1:
+        key, value = key.repeat_interleave(rows, 1), value.repeat_interleave(rows, 1)
+        out = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling)
         return out.transpose(1, 2), None
-    mask, first = pattern.mask(heads // groups, sliding_window, query.dtype, query.device)
-    query = query.reshape(1, groups, -1, query.shape[-1])
+    mask, first = pattern.mask(rows, sliding_window, query.dtype, query.device)
+    query = query.reshape(1, groups, rows * size, -1)
     key, value = key[:, :, first:], value[:, :, first:]
-    if fused:
+    if fused and (query.is_cuda or size > _STEP):
         out = scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)
     else:
-        out = _attend(query, key, value, mask, scaling, softcap, s_aux)
+        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+        out = _attend(query[0], key[0], value[0], mask[0].expand(groups, -1, -1), scale, softcap, s_aux)
     return out.reshape(1, heads, size, -1).transpose(1, 2), None
 
 

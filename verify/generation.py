@@ -12,7 +12,7 @@ import numpy as np
 
 from groundspeed.drafting.base import Drafter, DraftRequest, DraftTree
 from groundspeed.drafting.budget import fit_budget
-from groundspeed.drafting.tree import leading_chain
+from groundspeed.drafting.tree import leading_chain, shallow
 from groundspeed.errors import DraftError
 from groundspeed.types import (
     Event,
@@ -212,7 +212,8 @@ class Generation:
             return DraftTree.empty()
         if not self._capability.supports_tree:
             tree = leading_chain(tree)
-        return fit_budget(tree, self._cost)
+        # Deeper nodes could not be kept, and may lie behind the last position of the model.
+        return fit_budget(shallow(tree, left - 1), self._cost)
 
     def _drop_drafter(self, doing: str) -> None:
         logger.warning("the drafter failed in %s; the request goes on without drafts", doing, exc_info=True)

@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 __all__ = ["ChainSession", "TransformersTarget", "TreeSession"]
 
 
+_LEAST_ROWS = 4
+"""A matrix product on the CPU takes no longer for four rows than for one, and sums one row in another order than
+several: with rows to spare a plain step is quicker, and rounds as a step that verifies a draft does."""
+
+
 class TransformersTarget:
     """A target model over anything that ``AutoModelForCausalLM`` loads.
 
@@ -148,7 +153,8 @@ class TreeSession:
             capacity: Most tokens the cache will hold, draft nodes included.
         """
         self._target = target
-        self._cache = PreallocatedCache(target.layers, capacity)
+        self._least = _LEAST_ROWS if target.device.type == "cpu" else 1
+        self._cache = PreallocatedCache(target.layers, capacity + self._least)
 
     @property
     def length(self) -> int:
@@ -161,11 +167,17 @@ class TreeSession:
 
     def verify(self, token_ids: Sequence[int], tree: DraftTree) -> torch.Tensor:
         """Take in committed tokens with a draft tree behind them; see ``TargetSession``."""
-        self.pattern = TreeAttention(self.length, tree.parents.tolist(), len(token_ids), self._target.device)
         tokens = [*token_ids, *tree.token_ids.tolist()]
-        logits = self._target.forward(tokens, len(tree) + 1, self._cache, pattern=self.pattern)
+        spare = max(0, self._least - len(tokens))
+        parents = tree.parents.tolist() + [-1] * spare
+        self.pattern = TreeAttention(self.length, parents, len(token_ids), self._target.device)
+        if spare:
+            # Wherever the rows to spare stand, nobody looks; behind the last position there may be none.
+            self.pattern.positions[:, len(tokens) :] = self.length
+        tokens += [0] * spare
+        logits = self._target.forward(tokens, len(parents) + 1, self._cache, pattern=self.pattern)
         self._cache.advance(len(token_ids))
-        return logits
+        return logits[: len(tree) + 1]
 
     def commit(self, path: Sequence[int]) -> None:
         """Keep the nodes of ``path`` and drop all others."""

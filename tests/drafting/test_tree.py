@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from groundspeed.drafting.base import DraftTree
-from groundspeed.drafting.tree import chain, depths, merge, paths, prune
+from groundspeed.drafting.tree import chain, depths, merge, paths, prune, shallow
 from groundspeed.errors import DraftError
 
 
@@ -131,3 +131,10 @@ def test_pruning_keeps_a_valid_tree_of_the_most_probable_nodes(tree: DraftTree, 
     assert len(pruned) == min(budget, len(tree))
     assert prefixes(pruned).items() <= prefixes(tree).items()
     assert np.array_equal(np.sort(pruned.probs), np.sort(tree.probs)[len(tree) - len(pruned) :])
+
+
+@given(trees(), st.integers(0, 13))
+def test_a_shallow_tree_holds_the_paths_up_to_a_depth_and_no_other(tree: DraftTree, depth: int) -> None:
+    kept = shallow(tree, depth)
+    kept.validate(6)
+    assert prefixes(kept) == {path: prob for path, prob in prefixes(tree).items() if len(path) <= depth}

@@ -80,12 +80,20 @@ def test_the_text_ends_before_the_end_of_sequence_token_wherever_it_is_accepted(
         target.model.generation_config.eos_token_id = None
 
 
-def test_an_answer_may_fill_the_context_to_its_last_token(target):
-    length = target.context_length
-    prompt = tuple([5, 6, 7] * 100)[: length - 4]
-    result = engine_for(target).generate(GenerationRequest(prompt, max_tokens=50))
-    assert len(result.token_ids) == 4
-    assert result.finish_reason == "context"
+@pytest.mark.parametrize(
+    "family", ["llama", "opt", "gemma3"]
+)  # opt has learned positions: none beyond the last
+@pytest.mark.parametrize("left", [1, 2, 3, 4, 9])
+def test_an_answer_may_fill_the_context_to_its_last_token(family, left):
+    target = TransformersTarget(tiny_model(TREE_FAMILIES[family]()))
+    prompt = tuple([5, 6, 7] * 100)[: target.context_length - left]
+    plain = engine_for(target).generate(GenerationRequest(prompt, max_tokens=50, speculate=False))
+    result = engine_for(target, lambda: RightAnswer(plain.token_ids + (5,) * 50)).generate(
+        GenerationRequest(prompt, max_tokens=50)
+    )
+    assert len(result.token_ids) == left
+    assert result.token_ids == plain.token_ids
+    assert result.finish_reason == plain.finish_reason == "context"
 
 
 def test_a_long_prompt_is_prefilled_in_pieces_and_reported():
