@@ -23,8 +23,8 @@ __all__ = ["ChainSession", "TransformersTarget", "TreeSession"]
 
 
 _LEAST_ROWS = 4
-"""A matrix product on the CPU takes no longer for four rows than for one, and sums one row in another order than
-several: with rows to spare a plain step is quicker, and rounds as a step that verifies a draft does."""
+"""A matrix product on the CPU takes no longer for four rows than for one, and sums one row in another order
+than several: with rows to spare a plain step is quicker, and rounds as a step that verifies a draft does."""
 
 
 class TransformersTarget:
