@@ -152,7 +152,14 @@ def _forward(
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """Called per layer with query [1, H, s, d], key and value [1, G, L + s, d]; returns [1, s, H, d]."""
-    pattern: TreeAttention = _active.pattern
+    pattern: TreeAttention | None = getattr(_active, "pattern", None)
+    if pattern is None:
+        from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+        out: torch.Tensor = sdpa_attention_forward(
+            module, query, key, value, attention_mask, scaling=scaling, softcap=softcap, **kwargs
+        )[0]
+        return out, None
     pattern.windows[int(getattr(module, "layer_idx", len(pattern.windows)))] = sliding_window
     heads, size, groups = query.shape[1], query.shape[2], key.shape[1]
     rows = heads // groups
@@ -173,8 +180,23 @@ def _forward(
     return out.reshape(1, heads, size, -1).transpose(1, 2), None
 
 
+def _mask(*args: Any, **kwargs: Any) -> torch.Tensor | None:
+    """What transformers calls per pass for its own mask: none is needed while a pattern is active."""
+    from transformers.masking_utils import sdpa_mask
+
+    if getattr(_active, "pattern", None) is not None:
+        return None
+    mask: torch.Tensor | None = sdpa_mask(*args, **kwargs)
+    return mask
+
+
 def register() -> None:
-    """Make the attention known to transformers, without a mask function, so that it builds no mask."""
-    from transformers import AttentionInterface
+    """Make attention and mask known to transformers as ``IMPLEMENTATION``.
+
+    In a thread without an active pattern both do what ``sdpa`` does: whoever else calls the model meanwhile
+    gets what they asked for.
+    """
+    from transformers import AttentionInterface, AttentionMaskInterface
 
     AttentionInterface.register(IMPLEMENTATION, _forward)
+    AttentionMaskInterface.register(IMPLEMENTATION, _mask)

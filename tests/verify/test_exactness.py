@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
@@ -119,3 +121,15 @@ def test_bfloat16_takes_trees_as_well():
         GenerationRequest((1, 2, 3), max_tokens=9)
     )
     assert len(result.token_ids) == 9
+
+
+def test_the_model_may_be_used_by_another_thread_meanwhile():
+    model = tiny_model(TREE_FAMILIES["gemma3"]())
+    prompt = prompts()[2]
+    answer = plain(model, prompt)
+    engine = engine_for(TransformersTarget(model), lambda: RightAnswerLast(answer))
+    with ThreadPoolExecutor(3) as pool:
+        theirs = [pool.submit(plain, model, prompt) for _ in range(12)]
+        ours = [pool.submit(engine.generate, GenerationRequest(prompt, max_tokens=NEW)) for _ in range(24)]
+        assert all(future.result() == answer for future in theirs)
+        assert all(list(future.result().token_ids) == answer for future in ours)
