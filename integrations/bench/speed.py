@@ -66,6 +66,7 @@ class SpeedReport:
         seconds: By method: wall-clock seconds of all answers together, prefill included, one number a round.
         tokens: By method: tokens of all answers together.
         identical: By method: answers that are token for token those of ``generate``.
+        as_plain: Answers of groundspeed that are token for token those of its plain decoding.
         flips: The other ones.
         steps: Steps of groundspeed, all rounds.
         accepted: Draft tokens accepted, all rounds.
@@ -76,6 +77,7 @@ class SpeedReport:
     seconds: dict[str, list[float]] = field(default_factory=dict)
     tokens: dict[str, int] = field(default_factory=dict)
     identical: dict[str, int] = field(default_factory=dict)
+    as_plain: int = 0
     flips: list[Flip] = field(default_factory=list)
     steps: int = 0
     accepted: int = 0
@@ -87,6 +89,10 @@ class SpeedReport:
         pairs = zip(self.seconds[method], self.seconds[GROUNDSPEED], strict=True)
         return [theirs / ours for theirs, ours in pairs]
 
+    def per_token(self, method: str) -> float:
+        """The same by the time per token: answers that part may end at different lengths."""
+        return statistics.median(self.ratios(method)) * self.tokens[GROUNDSPEED] / self.tokens[method]
+
     def as_json(self) -> dict[str, Any]:
         """Plain data for JSON."""
         return {
@@ -97,9 +103,11 @@ class SpeedReport:
                     "tokens": self.tokens[method],
                     "identical_to_generate": self.identical[method],
                     "groundspeed_is_times_as_fast": statistics.median(self.ratios(method)),
+                    "groundspeed_is_times_as_fast_per_token": self.per_token(method),
                 }
                 for method, rounds in self.seconds.items()
             },
+            "groundspeed_identical_to_plain": self.as_plain if PLAIN in self.seconds else None,
             "flips": [
                 {"prompt": f.prompt, "method": f.method, "position": f.position, "margin": f.margin}
                 for f in self.flips
@@ -209,6 +217,7 @@ def _compare(
     report: SpeedReport, reference: PreTrainedModel, prompt: BenchPrompt, answers: dict[str, Sequence[int]]
 ) -> None:
     want = list(answers[GENERATE])
+    report.as_plain += list(answers.get(PLAIN, ())) == list(answers[GROUNDSPEED])
     for method, answer in answers.items():
         got = list(answer)
         report.tokens[method] += len(got)

@@ -103,23 +103,22 @@ def _setting(
 
 
 def _print(setting: dict[str, Any], report: SpeedReport) -> None:
-    from groundspeed.integrations.bench.speed import GENERATE
+    from groundspeed.integrations.bench.speed import GENERATE, PLAIN
 
     def line(text: str) -> None:
         stdout().print(text, markup=False, soft_wrap=True)
 
     line("{model} in {dtype} on {device}, {threads} threads, {decoding} decoding".format(**setting))
     line("{prompts} prompts, {prompt_tokens} tokens together; {rounds} rounds in turn".format(**setting))
-    table = Table("method", "seconds", "lowest", "highest", "tokens/s", "speed-up", "same answer")
+    table = Table("method", "seconds", "tokens", "speed-up", "per token", "same answer")
     for method, rounds in report.seconds.items():
         middle = statistics.median(rounds)
         table.add_row(
             method,
-            f"{middle:.2f}",
-            f"{min(rounds):.2f}",
-            f"{max(rounds):.2f}",
-            f"{report.tokens[method] / middle:.1f}",
+            f"{middle:.1f} ({min(rounds):.1f}-{max(rounds):.1f})",
+            f"{report.tokens[method]}",
             f"{statistics.median(report.ratios(method)):.2f}x",
+            f"{report.per_token(method):.2f}x",
             f"{report.identical[method]}/{setting['prompts']}",
         )
     stdout().print(table)
@@ -129,6 +128,8 @@ def _print(setting: dict[str, Any], report: SpeedReport) -> None:
     whole = sum(report.profile.values())
     parts = ", ".join(f"{part} {seconds / whole:.1%}" for part, seconds in report.profile.items())
     line(f"where groundspeed's time goes: {parts}")
+    if PLAIN in report.seconds:
+        line(f"{report.as_plain}/{setting['prompts']} answers are the same with drafts and without")
     for method in report.seconds:
         margins = [flip.margin for flip in report.flips if flip.method == method]
         if margins:

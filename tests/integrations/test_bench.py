@@ -92,6 +92,10 @@ def test_every_method_answers_every_prompt_and_is_held_against_generate(model):
     assert set(report.tokens.values()) == {60}
     assert set(report.identical.values()) == {3}
     assert not report.flips
+    assert report.as_plain == 3
+    assert report.per_token(GENERATE) == pytest.approx(
+        sorted(report.ratios(GENERATE))[0] / 2 + sorted(report.ratios(GENERATE))[1] / 2
+    )
     assert report.accepted + report.steps == 2 * 3 * 19
     assert set(report.profile) == {"prefill", "draft", "forward", "accept", "commit", "other"}
     assert all(seconds >= 0 for seconds in report.profile.values())
