@@ -73,8 +73,11 @@ class SentenceEmbedder:
     @cached_property
     def _model(self) -> SentenceTransformer:
         from sentence_transformers import SentenceTransformer
+        from transformers.utils import logging
 
         folder = _default_folder() if self.name == DEFAULT_EMBEDDER else self.name
+        bar = logging.is_progress_bar_enabled()
+        logging.disable_progress_bar()  # the caller draws its own
         try:
             return SentenceTransformer(str(folder), model_kwargs={"dtype": _dtype()})
         except (OSError, ValueError) as error:
@@ -83,6 +86,9 @@ class SentenceEmbedder:
                 f"of a sentence-transformers model, or none for {DEFAULT_EMBEDDER}. "
                 "Without a network, download it before."
             ) from error
+        finally:
+            if bar:
+                logging.enable_progress_bar()
 
 
 class DenseIndex:

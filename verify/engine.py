@@ -68,7 +68,7 @@ class Engine:
     @property
     def device(self) -> str:
         """Where the model runs."""
-        return self.target.device.type
+        return str(self.target.device)
 
     @property
     def dtype(self) -> str:

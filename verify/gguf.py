@@ -84,6 +84,11 @@ def _write_folder(path: Path, folder: Path, on_progress: ProgressCallback | None
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    def report(what: str, done: int) -> None:
+        if on_progress:
+            on_progress(f"{what} {path.name}", done, 1)
+
+    report("Reading", 0)
     labels = {"Converting and de-quantizing": f"Converting {path.name}"}
     with transformers_progress(labels, on_progress):
         try:
@@ -104,9 +109,12 @@ def _write_folder(path: Path, folder: Path, on_progress: ProgressCallback | None
         model.load_state_dict(source.state_dict(), assign=True)
         model.tie_weights()
         model.generation_config = source.generation_config
+        report("Saving the converted", 0)
         model.save_pretrained(folder)
         _split_digits(tokenizer, path)
         tokenizer.save_pretrained(folder)
+        report("Reading", 1)
+        report("Saving the converted", 1)
 
 
 def _split_digits(tokenizer: Any, path: Path) -> None:

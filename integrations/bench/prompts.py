@@ -35,7 +35,12 @@ class BenchPrompt:
 
 
 def read_prompts(
-    files: Sequence[Path], tokenizer: PreTrainedTokenizerBase, count: int, lengths: range
+    files: Sequence[Path],
+    tokenizer: PreTrainedTokenizerBase,
+    count: int,
+    lengths: range,
+    *,
+    at_most: bool = False,
 ) -> list[BenchPrompt]:
     """Take prompts from files, the same number from each and evenly spread over its rows.
 
@@ -48,6 +53,7 @@ def read_prompts(
         tokenizer: The target model's.
         count: Prompts wanted in all.
         lengths: Tokens a prompt may have.
+        at_most: Fewer than ``count`` will do, as long as there is one.
 
     Raises:
         InputError: A file that cannot be read, a row of another form, or fewer usable rows than ``count``.
@@ -65,7 +71,7 @@ def read_prompts(
                 if prompt is not None:
                     chosen.append(prompt)
                     break
-    if len(chosen) < count:
+    if len(chosen) < (1 if at_most else count):
         names = ", ".join(str(file) for file in files)
         raise InputError(
             f"{count} prompts of {lengths[0]} to {lengths[-1]} tokens are wanted and {names} gave "
@@ -76,19 +82,31 @@ def read_prompts(
 
 def _rows(file: Path) -> Iterator[dict[str, Any]]:
     try:
-        with gzip.open(file, "rt") if file.suffix == ".gz" else file.open(encoding="utf-8") as lines:
+        with (
+            gzip.open(file, "rt", encoding="utf-8")
+            if file.suffix == ".gz"
+            else file.open(encoding="utf-8") as lines
+        ):
             for number, line in enumerate(lines, start=1):
                 row = json.loads(line)
-                if not isinstance(row, dict) or not (
-                    "prompt" in row or {"question", "passages"} <= row.keys()
-                ):
+                if not _usable(row):
                     raise InputError(
                         f"{file}, line {number}: a row is a JSON object with `prompt`, or with `question` "
-                        "and `passages`"
+                        "and `passages`, a list of texts"
                     )
                 yield row
     except (OSError, EOFError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise InputError(f"cannot read {file}: {error}; give a file of JSON lines, .gz or not") from error
+
+
+def _usable(row: Any) -> bool:
+    if not isinstance(row, dict):
+        return False
+    if isinstance(row.get("prompt"), str):
+        return True
+    passages = row.get("passages")
+    texts = isinstance(passages, list) and all(isinstance(passage, str) for passage in passages)
+    return texts and isinstance(row.get("question"), str)
 
 
 def _prompt(

@@ -27,6 +27,7 @@ __all__ = [
     "PROMPT_LOOKUP",
     "Flip",
     "SpeedReport",
+    "check_peers",
     "measure_speed",
 ]
 
@@ -118,6 +119,13 @@ class SpeedReport:
         }
 
 
+def check_peers(peers: Sequence[str]) -> None:
+    """Refuse what is not one of ``PEERS`` by an InputError."""
+    unknown = set(peers) - set(PEERS)
+    if unknown:
+        raise InputError(f"there is no method {', '.join(sorted(unknown))}; choose from {', '.join(PEERS)}")
+
+
 def measure_speed(
     engine: Engine,
     reference: PreTrainedModel,
@@ -141,9 +149,7 @@ def measure_speed(
     Raises:
         InputError: A peer that is not one of ``PEERS``.
     """
-    unknown = set(peers) - set(PEERS)
-    if unknown:
-        raise InputError(f"there is no method {', '.join(sorted(unknown))}; choose from {', '.join(PEERS)}")
+    check_peers(peers)
     report = SpeedReport()
     methods: dict[str, Callable[[BenchPrompt, int], Sequence[int]]] = {
         GENERATE: lambda prompt, limit: _generate(reference, prompt, limit),

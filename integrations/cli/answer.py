@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -27,7 +27,7 @@ def ask(
     question: Annotated[str, typer.Argument(help="The question.")],
     store: options.Store,
     passages: Annotated[int, typer.Option("-k", "--passages", min=1, help="Most passages to retrieve.")] = 5,
-    mode: Annotated[str, typer.Option(help="How to search: hybrid, dense or sparse.")] = "hybrid",
+    mode: Annotated[Literal["hybrid", "dense", "sparse"], typer.Option(help="How to search.")] = "hybrid",
     rerank: Annotated[
         str | None, typer.Option(help="Cross-encoder that orders the passages anew: hub id or folder.")
     ] = None,
@@ -52,7 +52,7 @@ def ask(
     events = RagPipeline(engine, retriever).stream(
         question,
         k=passages,
-        mode=mode,  # type: ignore[arg-type]  # the retriever refuses what it does not know
+        mode=mode,
         rerank=rerank,
         max_tokens=max_tokens,
         temperature=temperature,
@@ -91,7 +91,7 @@ def generate(
     )
 
     def events() -> Iterator[AnswerEvent]:
-        yield RetrievalEvent(passages, 0)
+        yield RetrievalEvent(passages, len(passages))  # nothing was left out: the prompt is given
         yield from engine.stream(request)
 
     _show(engine, events(), color=color, as_json=as_json)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 
 from groundspeed.errors import InputError
 from groundspeed.integrations.cli import options
@@ -33,14 +33,22 @@ def speed(
     files: Annotated[
         list[Path],
         typer.Argument(
-            help="JSON lines (.gz or not): `prompt`, or `question` and `passages`.", metavar="FILE..."
+            exists=True,
+            dir_okay=False,
+            help="JSON lines (.gz or not): `prompt`, or `question` and `passages`.",
+            metavar="FILE",
         ),
     ],
-    prompts: Annotated[int, typer.Option(min=1, help="Prompts to take, spread over the files.")] = 20,
+    prompts: Annotated[
+        int | None, typer.Option(min=1, help="Prompts to take, spread over the files; by default up to 20.")
+    ] = None,
     min_prompt_tokens: Annotated[int, typer.Option(min=1, help="Shortest prompt.")] = 1,
     max_prompt_tokens: Annotated[int, typer.Option(min=1, help="Longest prompt.")] = 1200,
     method: Annotated[
-        list[str] | None, typer.Option(help="What to compare with; may be repeated, all by default.")
+        list[str] | None,
+        typer.Option(
+            help="generate, prompt-lookup or groundspeed-plain to compare with; may be repeated; default all."
+        ),
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Measured rounds.")] = 3,
     model: options.Model = None,
@@ -51,7 +59,7 @@ def speed(
 ) -> None:
     """Compare whole answers, prefill included, with transformers' generate and its prompt lookup, in turn."""
     from groundspeed.integrations.bench.prompts import read_prompts
-    from groundspeed.integrations.bench.speed import PEERS, measure_speed
+    from groundspeed.integrations.bench.speed import PEERS, check_peers, measure_speed
     from groundspeed.verify.loading import load_model
 
     lengths = range(min_prompt_tokens, max_prompt_tokens + 1)
@@ -59,8 +67,9 @@ def speed(
         raise InputError(
             f"no prompt has {min_prompt_tokens} tokens or more and {max_prompt_tokens} or fewer; swap them"
         )
+    check_peers(method or PEERS)
     engine = load_engine(model, device, dtype)
-    chosen = read_prompts(files, engine.tokenizer, prompts, lengths)
+    chosen = read_prompts(files, engine.tokenizer, prompts or 20, lengths, at_most=prompts is None)
     with progress_bars() as report:
         reference = load_model(model, device, dtype, report).model
         measured = measure_speed(engine, reference, chosen, max_tokens, rounds, method or PEERS, report)
@@ -110,14 +119,16 @@ def _print(setting: dict[str, Any], report: SpeedReport) -> None:
 
     line("{model} in {dtype} on {device}, {threads} threads, {decoding} decoding".format(**setting))
     line("{prompts} prompts, {prompt_tokens} tokens together; {rounds} rounds in turn".format(**setting))
-    table = Table("method", "seconds", "tokens", "speed-up", "per token", "same answer")
+    table = Table(
+        Column("method", no_wrap=True), "seconds", "tokens", "groundspeed is", "per token", "same answer"
+    )
     for method, rounds in report.seconds.items():
         middle = statistics.median(rounds)
         table.add_row(
             method,
             f"{middle:.1f} ({min(rounds):.1f}-{max(rounds):.1f})",
             f"{report.tokens[method]}",
-            f"{statistics.median(report.ratios(method)):.2f}x",
+            f"{statistics.median(report.ratios(method)):.2f}x as fast",
             f"{report.per_token(method):.2f}x",
             f"{report.identical[method]}/{setting['prompts']}",
         )

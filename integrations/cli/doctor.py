@@ -109,7 +109,7 @@ def _faiss() -> Check:
         return Check(
             "faiss",
             "none: exact numpy search, good for small corpora",
-            remedy="pip install 'groundspeed[cpu]'",
+            remedy="pip install faiss-cpu",
         )
     kind = "gpu" if hasattr(faiss, "StandardGpuResources") else "cpu"
     return Check("faiss", f"{kind} {faiss.__version__}")

@@ -77,7 +77,7 @@ def print_sources(
     console: Console, passages: Sequence[Passage], shown: int, result: GenerationResult, color: bool
 ) -> None:
     """Print the passages, the spans copied from them and the statistics."""
-    if color:
+    if color and console.is_terminal:
         legend = Text("\ncolours: ")
         for index in range(len(passages)):
             legend.append(f"passage {index + 1}", source_style(Source.PASSAGE, index << 32)).append(", ")
@@ -88,7 +88,7 @@ def print_sources(
         _line(console, "\nSources")
     for index, passage in enumerate(passages):
         where = f"{passage.document_id}, characters {passage.start} to {passage.end}"
-        unread = "" if index < shown else " (draft source only: the prompt had no room)"
+        unread = "" if index < shown else " (draft source only: the prompt had no room for it)"
         style = source_style(Source.PASSAGE, index << 32) if color else ""
         _line(console, Text(printable(f"  {index + 1}  {where}{unread}"), style))
     if result.grounding:
@@ -103,10 +103,10 @@ def print_sources(
 
 
 def describe_stats(stats: GenerationStats) -> str:
-    """The statistics in one or two lines."""
+    """The statistics in two or three lines."""
     text = (
         f"{stats.completion_tokens} tokens in {stats.steps} steps: {stats.tokens_per_step:.2f} tokens per "
-        f"step, {stats.tokens_per_second:.1f} tokens/s; prompt of {stats.prompt_tokens} tokens read in "
+        f"step, {stats.tokens_per_second:.1f} tokens/s\nprompt of {stats.prompt_tokens} tokens read in "
         f"{stats.prefill_s:.2f} s; {stats.accepted} of {stats.drafted} drafted tokens accepted"
     )
     by_source = [f"{label} {count}" for label, count in stats.accepted_by_source.items() if count]

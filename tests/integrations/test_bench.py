@@ -68,7 +68,26 @@ def test_rows_that_do_not_serve_are_passed_over(tmp_path):
         read_prompts([file], Letters(), 2, range(1, 1001))
 
 
-@pytest.mark.parametrize("content", [b"{", b"[1]\n", b'{"text": "x"}\n', b"\xff\xfe", None])
+def test_without_a_number_a_short_file_will_do_but_not_an_empty_one(tmp_path):
+    file = write(tmp_path / "a.jsonl", [{"prompt": "x"}, {"prompt": "y"}])
+    assert len(read_prompts([file], Letters(), 20, range(1, 9), at_most=True)) == 2
+    empty = write(tmp_path / "b.jsonl", [])
+    with pytest.raises(InputError, match="gave 0"):
+        read_prompts([empty], Letters(), 20, range(1, 9), at_most=True)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"{",
+        b"[1]\n",
+        b'{"text": "x"}\n',
+        b'{"question": "q", "passages": "one text"}\n',
+        b'{"prompt": 3}\n',
+        b"\xff\xfe",
+        None,
+    ],
+)
 def test_a_file_of_another_form_is_refused_by_name(tmp_path, content):
     file = tmp_path / "bad.jsonl"
     if content is not None:

@@ -131,7 +131,10 @@ def test_a_gguf_is_converted_once_and_progress_is_told(tmp_path: Path, cache: Pa
     told: list[tuple[str, int, int]] = []
     folder = convert_gguf(path, lambda *report: told.append(report))
     tensors = 2 + 9 * LAYERS
-    assert told == [("Converting tiny.gguf", done, tensors) for done in range(1, tensors + 1)]
+    converting = [report for report in told if report[0].startswith("Converting")]
+    assert converting == [("Converting tiny.gguf", done, tensors) for done in range(1, tensors + 1)]
+    assert told[0] == ("Reading tiny.gguf", 0, 1)
+    assert told[-1] == ("Saving the converted tiny.gguf", 1, 1)
     assert folder.parent == cache == cache_folder()
     written = (folder / "model.safetensors").stat().st_mtime_ns
     told.clear()
