@@ -20,8 +20,13 @@ from traces import DATA_SETS, Row, load_rows
 from groundspeed.drafting.base import Drafter, DraftRequest, DraftTree
 from groundspeed.drafting.blend import BlendDrafter
 from groundspeed.drafting.prompt_lookup import PromptLookupDrafter
+from groundspeed.drafting.reference import ReferenceDrafter
 
-DRAFTERS: dict[str, Callable[[], Drafter]] = {"blend": BlendDrafter, "prompt-lookup": PromptLookupDrafter}
+DRAFTERS: dict[str, Callable[[], Drafter]] = {
+    "blend": BlendDrafter,
+    "prompt-lookup": PromptLookupDrafter,
+    "reference": ReferenceDrafter,
+}
 
 
 @dataclass

@@ -177,9 +177,10 @@ class DocumentStore:
         try:
             yield
         finally:
-            lock.release()
+            # While the lock is still held: whoever waits for it must not lose what it writes afterwards.
             if fresh and not self.exists():
                 shutil.rmtree(self.path, ignore_errors=True)
+            lock.release()
 
     def write(self, contents: StoreContents) -> None:
         """Replace what the store holds, whole or not at all; call it inside ``lock``.

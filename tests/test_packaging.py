@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from collections import Counter
 from pathlib import Path
@@ -18,10 +19,6 @@ SHIPPED = {".py", ".typed", ".npy"}
 
 
 def project() -> dict[str, Any]:
-    if sys.version_info < (3, 11):
-        pytest.skip("tomllib came with Python 3.11")
-    import tomllib
-
     return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
@@ -84,7 +81,7 @@ def sdist(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def wheels(checkout: Path, sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A wheel from the checkout and one from the sdist."""
     unpacked = tmp_path_factory.mktemp("unpacked")
-    # Early patch releases of Python 3.10 and 3.11 know no filter, later versions warn without one.
+    # Early patch releases of Python 3.11 know no filter, later versions warn without one.
     safely = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
     with tarfile.open(sdist) as archive:
         archive.extractall(unpacked, **safely)

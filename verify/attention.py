@@ -123,8 +123,9 @@ def _attend(
 ) -> torch.Tensor:
     """Attention by matrix products: query [G, r, d], key and value [G, k, d], mask [G, r, k] -> [G, r, d].
 
-    Has what the fused kernels lack: soft-capped logits (Gemma 2), attention sinks (gpt-oss), and on the CPU a
-    row comes out the same to the bit however many rows there are, so that a draft does not round the answer.
+    Has what the fused kernels lack: soft-capped logits (Gemma 2), attention sinks (gpt-oss), and in bfloat16
+    on the CPU a row comes out the same to the bit however many rows there are, so that a draft does not round
+    the answer. Its scores are rounded to the dtype before the softmax, as in eager attention.
     """
     if softcap is None:
         scores = torch.baddbmm(mask, query, key.transpose(1, 2), alpha=scaling)

@@ -29,7 +29,8 @@ def ground(text: str, passages: Sequence[Passage], min_chars: int = 24) -> tuple
         min_chars: Shortest span to report.
 
     Returns:
-        Spans in answer order, disjoint.
+        Spans in answer order, disjoint. A span that runs across passages which overlap or touch in their
+        document names the best one that holds its beginning.
 
     Raises:
         InputError: ``min_chars`` is below 1.
@@ -39,25 +40,56 @@ def ground(text: str, passages: Sequence[Passage], min_chars: int = 24) -> tuple
     # Joined by a character the answer lacks, one search covers all passages and matches none of the seams.
     present = set(text)
     seam = next(character for character in map(chr, range(len(present) + 1)) if character not in present)
-    joined = seam.join(passage.text for passage in passages)
-    starts = list(accumulate((len(passage.text) + 1 for passage in passages), initial=0))
+    stretches = _stretches(passages)
+    joined = seam.join(stretch for _, _, stretch in stretches)
+    starts = list(accumulate((len(stretch) + 1 for _, _, stretch in stretches), initial=0))
 
     spans = []
     for start, end, place in _disjoint(_maximal_copies(text, joined, min_chars), min_chars):
         index = bisect_right(starts, place) - 1
-        document_start = passages[index].start + place - starts[index]
+        document_id, first, _ = stretches[index]
+        document_start = first + place - starts[index]
         spans.append(
             GroundedSpan(
                 start=start,
                 end=end,
-                document_id=passages[index].document_id,
+                document_id=document_id,
                 document_start=document_start,
                 document_end=document_start + end - start,
                 text=text[start:end],
-                passage=index,
+                passage=next(
+                    i
+                    for i, passage in enumerate(passages)
+                    if passage.document_id == document_id and passage.start <= document_start < passage.end
+                ),
             )
         )
     return tuple(spans)
+
+
+def _stretches(passages: Sequence[Passage]) -> list[tuple[str, int, str]]:
+    """Join the passages that overlap or touch in their document, so that a copy may run across their border.
+
+    Returns:
+        (document id, offset in the document, text), in the order of the best passage of each.
+    """
+    found: list[tuple[int, str, int, str]] = []  # the best passage's index first
+    order = sorted(range(len(passages)), key=lambda i: (passages[i].document_id, passages[i].start, i))
+    for index in order:
+        passage = passages[index]
+        if found:
+            best, document_id, start, text = found[-1]
+            at = passage.start - start
+            both = min(len(text) - at, len(passage.text))
+            if (
+                document_id == passage.document_id
+                and both >= 0
+                and text[at : at + both] == passage.text[:both]
+            ):
+                found[-1] = (min(best, index), document_id, start, text + passage.text[both:])
+                continue
+        found.append((index, passage.document_id, passage.start, passage.text))
+    return [(document_id, start, text) for _, document_id, start, text in sorted(found)]
 
 
 def _maximal_copies(text: str, source: str, min_chars: int) -> Iterator[tuple[int, int, int]]:

@@ -67,8 +67,8 @@ class SpeedReport:
         seconds: By method: wall-clock seconds of all answers together, prefill included, one number a round.
         tokens: By method: tokens of all answers together.
         identical: By method: answers that are token for token those of ``generate``.
-        as_plain: Answers of groundspeed that are token for token those of its plain decoding.
         flips: The other ones.
+        as_plain: Answers of groundspeed that are token for token those of its plain decoding.
         steps: Steps of groundspeed, all rounds.
         accepted: Draft tokens accepted, all rounds.
         drafted: Draft tokens verified, all rounds.

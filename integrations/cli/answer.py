@@ -137,8 +137,17 @@ def _follow(
     return found, result
 
 
+_MAX_BYTES = 4_000_000
+"""A longer text would be tokenised and indexed for minutes; a store serves what is larger."""
+
+
 def _read_text(path: Path) -> str:
     try:
+        if path.stat().st_size > _MAX_BYTES:
+            raise InputError(
+                f"{path} has {path.stat().st_size:,} bytes and at most {_MAX_BYTES:,} are read as one text; give the "
+                "part that matters, or index the document and `ask` its store"
+            )
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise InputError(

@@ -224,3 +224,12 @@ def test_a_document_over_the_limit_is_refused_with_the_option_that_raises_it(tmp
     assert result.exit_code == 1
     assert "--max-document-mb" in result.stderr
     assert not store.exists()
+
+
+def test_a_text_too_long_to_be_one_is_refused_at_once(tmp_path: Path) -> None:
+    prompt, document = tmp_path / "prompt.txt", tmp_path / "document.txt"
+    prompt.write_text("Say why.")
+    document.write_text("word " * 900_000)
+    result = run("generate", "--prompt-file", prompt, "--document", document)
+    assert result.exit_code == 1
+    assert "4,500,000 bytes" in result.stderr

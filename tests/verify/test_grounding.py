@@ -112,3 +112,35 @@ def test_an_answer_without_passages_has_no_spans() -> None:
 def test_a_span_of_no_characters_is_refused() -> None:
     with pytest.raises(InputError, match="min_chars is 0"):
         ground("text", [], 0)
+
+
+DOCUMENT = "".join(f"{number} bottles hang on the wall, " for number in range(30))
+
+
+@pytest.mark.parametrize(
+    ("borders", "answer"),
+    [
+        ([(0, 100), (60, 160)], (50, 120)),
+        ([(60, 160), (0, 100)], (50, 120)),
+        ([(0, 80), (80, 160)], (40, 140)),
+        ([(0, 200), (60, 160), (150, 260)], (10, 250)),
+        ([(300, 400), (0, 80), (70, 310)], (20, 390)),
+    ],
+)
+def test_a_copy_runs_across_passages_that_overlap_or_touch(
+    borders: list[tuple[int, int]], answer: tuple[int, int]
+) -> None:
+    passages = [Passage("d", DOCUMENT[start:end], start=start) for start, end in borders]
+    [span] = ground(DOCUMENT[slice(*answer)], passages, 24)
+    assert (span.start, span.end) == (0, answer[1] - answer[0])
+    assert (span.document_start, span.document_end) == answer
+    holds = [i for i, (start, end) in enumerate(borders) if start <= answer[0] < end]
+    assert span.passage == holds[0]
+
+
+def test_passages_with_a_gap_between_them_or_that_disagree_are_not_joined() -> None:
+    gap = [Passage("d", DOCUMENT[:60], start=0), Passage("d", DOCUMENT[61:120], start=61)]
+    spans = ground(DOCUMENT[20:100], gap, 24)
+    assert [(span.document_start, span.document_end) for span in spans] == [(20, 60), (61, 100)]
+    liar = [Passage("d", DOCUMENT[:60], start=0), Passage("d", "X" * 60, start=40)]
+    assert ground(DOCUMENT[20:100], liar, 24)[0].document_end == 60
