@@ -122,6 +122,11 @@ class StoreContents:
             )
 
 
+def is_store(folder: Path) -> bool:
+    """Whether a folder is a document store, so that an index of the folder around it can pass it over."""
+    return (folder / _HEADER).is_file() and any(folder.glob(f"{_GENERATION}*"))
+
+
 class DocumentStore:
     """A corpus in a folder: read whole, written whole or not at all."""
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from groundspeed.errors import DraftError
+from groundspeed.types import Source
 
 __all__ = ["DraftRequest", "DraftTree", "Drafter", "DrafterFactory"]
 
@@ -88,6 +89,12 @@ class DraftTree:
 
         children: set[tuple[int, int]] = set()
         probs = self.probs.tolist()
+        stray = next((code for code in self.source.tolist() if code not in _DRAFT_SOURCES), None)
+        if stray is not None:
+            raise DraftError(
+                f"source holds {stray}; a drafter must give one of {sorted(_DRAFT_SOURCES)}, the draft "
+                "sources of groundspeed.types.Source."
+            )
         for node, (token, parent) in enumerate(
             zip(self.token_ids.tolist(), self.parents.tolist(), strict=True)
         ):
@@ -137,6 +144,8 @@ class DrafterFactory(Protocol):
         """Return a fresh drafter."""
         ...
 
+
+_DRAFT_SOURCES = frozenset(int(source) for source in Source if source is not Source.TARGET)
 
 _EMPTY = DraftTree(
     token_ids=np.empty(0, np.int32),

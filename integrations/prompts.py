@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from groundspeed.errors import ModelError
 from groundspeed.types import Passage
 
 if TYPE_CHECKING:
@@ -59,8 +60,6 @@ class GroundedPrompt:
         return tuple(self._tokenizer(self._rendered(messages), add_special_tokens=False).input_ids)
 
     def _rendered(self, messages: list[dict[str, str]]) -> str:
-        import jinja2
-
         def render(messages: list[dict[str, str]]) -> str:
             text: str = self._tokenizer.apply_chat_template(
                 messages, tokenize=False, add_generation_prompt=True
@@ -69,9 +68,15 @@ class GroundedPrompt:
 
         try:
             return render(messages)
-        except jinja2.TemplateError:  # templates that know no system role say so this way
+        except Exception:  # templates that know no system role say so this way
             joined = "\n\n".join(message["content"] for message in messages)
-            return render([{"role": "user", "content": joined}])
+            try:
+                return render([{"role": "user", "content": joined}])
+            except Exception as error:
+                raise ModelError(
+                    f"the model's chat template cannot be rendered ({type(error).__name__}: {error}); mend "
+                    "it in the model folder, or remove it to get a plain prompt"
+                ) from error
 
     def _defuse(self, text: str) -> str:
         """Break up special tokens: a document that spells one out must not be able to end its turn."""

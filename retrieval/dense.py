@@ -80,7 +80,7 @@ class SentenceEmbedder:
         logging.disable_progress_bar()  # the caller draws its own
         try:
             return SentenceTransformer(str(folder), model_kwargs={"dtype": _dtype()})
-        except (OSError, ValueError) as error:
+        except Exception as error:  # a damaged folder makes the libraries raise nearly anything
             raise ModelError(
                 f"The embedding model {self.name} cannot be loaded ({error}); give a hub id or the folder "
                 f"of a sentence-transformers model, or none for {DEFAULT_EMBEDDER}. "

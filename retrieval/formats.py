@@ -132,7 +132,12 @@ def _parse_html(data: bytes) -> Parsed:
             markup = _decode(data, declared)
         except (LookupError, UnicodeError) as error:
             raise Unreadable(f"it declares the unusable encoding {declared}; convert it to UTF-8") from error
-    soup = BeautifulSoup(markup, "html.parser")
+    try:
+        soup = BeautifulSoup(markup, "html.parser")
+    except Exception as error:  # broken markup makes the parser raise its own errors and others
+        raise Unreadable(
+            f"its markup cannot be parsed ({type(error).__name__}: {error}); repair it or save it as text"
+        ) from error
     title = " ".join(soup.title.get_text().split()) if soup.title else ""
     for element in soup(["script", "style", "template", "noscript", "head", "svg"]):
         element.decompose()

@@ -58,7 +58,7 @@ class Reranker:
 
         try:
             return CrossEncoder(self.name)
-        except (OSError, ValueError) as error:
+        except Exception as error:  # a damaged folder makes the libraries raise nearly anything
             raise ModelError(
                 f"The cross-encoder {self.name} cannot be loaded ({error}); "
                 "give a hub id or the folder of one. Without a network, download it before."

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from groundspeed.datastores.documents import is_store
 from groundspeed.errors import InputError
 from groundspeed.retrieval.formats import (
     Unreadable,
@@ -131,6 +132,9 @@ def _walk(root: Path, log: LoadLog) -> Iterator[tuple[Path, str]]:
         yield root, root.name
         return
     for folder, folders, names in os.walk(root, onerror=_raise_unreadable_folder):
+        if is_store(Path(folder)):
+            folders.clear()
+            continue
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             path = Path(folder, name)

@@ -112,8 +112,9 @@ class Engine:
                 )  # its first run compiles for seconds; loading mostly waits for the disk
             loaded = load_model(name, device, dtype, on_progress)
         report(0)
-        pack_linears(loaded.model)
         target = TransformersTarget(loaded.model)
+        if target.capability.supports_tree and pack_linears(loaded.model):
+            target = TransformersTarget(loaded.model)  # tried again as it is now
         report(1)
         engine = cls(target, loaded.tokenizer, drafter=drafter, model_name=loaded.name)
         report(2)
@@ -142,7 +143,7 @@ class Engine:
             ContextLengthError: The prompt leaves no room in the model's context.
         """
         prompt_ids = self.encode(request.prompt)
-        room = self._check(request, len(prompt_ids))
+        room = self._check(request, prompt_ids)
         return Generation(self, request, prompt_ids, room).run()
 
     def encode(self, prompt: str | tuple[int, ...]) -> list[int]:
@@ -152,21 +153,21 @@ class Engine:
         ids: list[int] = self.tokenizer(prompt)["input_ids"]
         return ids
 
-    def _check(self, request: GenerationRequest, prompt_tokens: int) -> int | None:
+    def _check(self, request: GenerationRequest, prompt_ids: list[int]) -> int | None:
         """Refuse what cannot be done; how many tokens the context leaves, None for no bound."""
+        prompt_tokens = len(prompt_ids)
         if not prompt_tokens:
             raise InputError("the prompt has no tokens; give it some text")
         if request.max_tokens < 1:
             raise InputError(f"max_tokens is {request.max_tokens}; it must be at least 1")
         if request.min_span < 1:
             raise InputError(f"min_span is {request.min_span}; it must be at least 1 character")
-        if not isinstance(request.prompt, str):
-            wrong = [i for i in request.prompt if not 0 <= i < self.target.vocab_size]
-            if wrong:
-                raise InputError(
-                    f"the prompt holds token id {wrong[0]}; the model's vocabulary has "
-                    f"{self.target.vocab_size} tokens: encode the prompt with the model's own tokenizer"
-                )
+        wrong = next((i for i in prompt_ids if not 0 <= i < self.target.vocab_size), None)
+        if wrong is not None:
+            raise InputError(
+                f"the prompt holds token id {wrong}; the model's vocabulary has "
+                f"{self.target.vocab_size} tokens: encode the prompt with the model's own tokenizer"
+            )
         length = self.target.context_length
         if length is None:
             return None

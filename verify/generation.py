@@ -176,8 +176,8 @@ class Generation:
     def _begin_drafter(self) -> None:
         tokenizer = self._engine.tokenizer
         texts = [passage.text for passage in self._request.passages]
-        encoded = tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
         try:
+            encoded = tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
             self._drafter = self._engine.drafter()
             self._drafter.begin(
                 DraftRequest(

@@ -14,6 +14,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from groundspeed.errors import ModelError
 from groundspeed.types import ProgressCallback
 from groundspeed.verify.progress import transformers_progress
@@ -61,7 +63,7 @@ def convert_gguf(path: Path, on_progress: ProgressCallback | None = None) -> Pat
                     partial.rename(target)
                 finally:
                     shutil.rmtree(partial, ignore_errors=True)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         raise ModelError(
             f"cannot keep the converted {path.name} in {target.parent}: {error}. Free some disk space there, "
             "or set GROUNDSPEED_CACHE to a folder that can be written"

@@ -163,7 +163,9 @@ def _from_pretrained(
     local = isinstance(source, Path)
     try:
         with transformers_progress({"Loading weights": f"Loading {name}"}, on_progress):
-            model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, local_files_only=local)
+            model, info = AutoModelForCausalLM.from_pretrained(
+                source, dtype=dtype, local_files_only=local, output_loading_info=True
+            )
         tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=local)
     except Exception as error:  # transformers raises everything from OSError to KeyError here
         remedy = (
@@ -172,6 +174,12 @@ def _from_pretrained(
             else "check the id, the network and (for a gated model) `hf auth login`, or pass a folder"
         )
         raise ModelError(f"cannot load {name}: {_first_line(error)}; {remedy}") from error
+    missing = sorted(info["missing_keys"])
+    if missing:
+        raise ModelError(
+            f"{name} lacks {len(missing)} of its weights ({missing[0]}, ...), which would be random; give a "
+            "whole model, or load it as what it is"
+        )
     return model, tokenizer
 
 

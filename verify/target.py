@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import logging
+import math
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -25,6 +28,37 @@ __all__ = ["ChainSession", "TransformersTarget", "TreeSession"]
 _LEAST_ROWS = 4
 """A matrix product on the CPU takes no longer for four rows than for one, and sums one row in another order
 than several: with rows to spare a plain step is quicker, and rounds as a step that verifies a draft does."""
+
+
+_LOCKS: WeakKeyDictionary[Any, threading.Lock] = WeakKeyDictionary()
+"""One per model, whoever drives it: the attention function is swapped for the time of a pass."""
+
+_PROCESSORS = {
+    "repetition_penalty": (None, 1.0),
+    "no_repeat_ngram_size": (None, 0),
+    "suppress_tokens": (None, []),
+    "begin_suppress_tokens": (None, []),
+    "bad_words_ids": (None, []),
+    "sequence_bias": (None, {}),
+    "forced_bos_token_id": (None,),
+    "forced_eos_token_id": (None,),
+    "min_length": (None, 0),
+    "min_new_tokens": (None, 0),
+}
+"""Settings of a generation config that make ``generate`` change logits, with the values that do nothing."""
+
+logger = logging.getLogger(__name__)
+
+
+def _warn_of_processors(model: PreTrainedModel) -> None:
+    settings = {name: getattr(model.generation_config, name, None) for name in _PROCESSORS}
+    active = [f"{name}={value}" for name, value in settings.items() if value not in _PROCESSORS[name]]
+    if active:
+        logger.warning(
+            "the model's generation config sets %s, which is not applied here: the answer is that of plain "
+            "greedy decoding without it",
+            ", ".join(active),
+        )
 
 
 class TransformersTarget:
@@ -52,7 +86,8 @@ class TransformersTarget:
         self.device: torch.device = embeddings.device
         self.dtype: torch.dtype = embeddings.dtype
         self._parameters = frozenset(inspect.signature(model.forward).parameters)
-        self._lock = threading.Lock()
+        self._lock = _LOCKS.setdefault(model, threading.Lock())
+        _warn_of_processors(model)
         self.capability: Capability = examine(self)
 
     @property
@@ -69,7 +104,14 @@ class TransformersTarget:
     def context_length(self) -> int | None:
         """Most tokens a text may have, None where the model sets no bound."""
         length = getattr(self.config, "max_position_embeddings", None)
-        return int(length) if length and length > 0 else None
+        rope = getattr(self.config, "rope_parameters", None) or {}
+        if rope.get("rope_type") == "longrope":
+            # Beyond this length transformers turns all positions by other frequencies, cached ones included.
+            short = getattr(self.config, "original_max_position_embeddings", None)
+            length = min(
+                length or math.inf, short or rope.get("original_max_position_embeddings") or math.inf
+            )
+        return int(length) if length and 0 < length < math.inf else None
 
     @property
     def eos_token_ids(self) -> frozenset[int]:

@@ -145,8 +145,8 @@ def _read_text(path: Path) -> str:
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise InputError(
-                f"{path} has {path.stat().st_size:,} bytes and at most {_MAX_BYTES:,} are read as one text; give the "
-                "part that matters, or index the document and `ask` its store"
+                f"{path} has {path.stat().st_size:,} bytes and at most {_MAX_BYTES:,} are read as one text; "
+                "give the part that matters, or index the document and `ask` its store"
             )
         text = path.read_text(encoding="utf-8")
     except OSError as error:

@@ -218,3 +218,18 @@ def test_a_corpus_without_documents_is_an_error(tmp_path: Path, files: dict[str,
     put(tmp_path, **files)
     with pytest.raises(InputError, match=rf"no document in .*\({len(files)} files of unknown type\)"):
         list(load_documents([tmp_path]))
+
+
+def test_a_store_inside_the_folder_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("words")
+    inside = tmp_path / "store" / "generation-000001"
+    inside.mkdir(parents=True)
+    (inside.parent / "header.json").write_text("{}")
+    (inside / "documents.jsonl").write_text('{"id": "a.txt", "text": "words"}')
+    assert [document.id for document in load_documents([tmp_path])] == ["a.txt"]
+
+
+def test_markup_that_the_parser_refuses_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text("<![n <p>x")
+    with pytest.raises(InputError, match=r"a\.html.*cannot be parsed"):
+        list(load_documents([tmp_path]))

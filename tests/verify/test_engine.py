@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import logging
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -117,6 +119,7 @@ def test_a_long_prompt_is_prefilled_in_pieces_and_reported():
         (GenerationRequest(""), InputError, "no tokens"),
         (GenerationRequest((1, 97)), InputError, "token id 97"),
         (GenerationRequest((1, -1)), InputError, "token id -1"),
+        (GenerationRequest("1 97"), InputError, "token id 97"),
         (GenerationRequest((1,), max_tokens=0), InputError, "max_tokens is 0"),
         (GenerationRequest((1,), min_span=0), InputError, "min_span is 0"),
         (GenerationRequest((1,), temperature=-1.0), InputError, "temperature is -1.0"),
@@ -149,6 +152,16 @@ class TooMany(Adversary):
         return tree_of(list(range(budget + 1)), range(-1, budget))
 
 
+class FromNowhere(Adversary):
+    def draft(self, budget):
+        return replace(tree_of([1], [-1]), source=np.array([99], np.uint16))
+
+
+class ClaimsTheTarget(Adversary):
+    def draft(self, budget):
+        return replace(tree_of([1], [-1]), source=np.array([0], np.uint16))
+
+
 class RaisesInExtend(RightAnswer):
     def extend(self, token_ids):
         raise RuntimeError("full")
@@ -166,7 +179,17 @@ class RaisesInEnd(RightAnswer):
 
 @pytest.mark.parametrize(
     "faulty",
-    [Raises, OutsideVocabulary, Cyclic, TooMany, RaisesInExtend, RaisesInBegin, RaisesInEnd],
+    [
+        Raises,
+        OutsideVocabulary,
+        Cyclic,
+        TooMany,
+        FromNowhere,
+        ClaimsTheTarget,
+        RaisesInExtend,
+        RaisesInBegin,
+        RaisesInEnd,
+    ],
 )
 def test_a_faulty_drafter_costs_the_speed_up_and_nothing_else(target, answer, faulty, caplog):
     with caplog.at_level(logging.WARNING):
@@ -274,3 +297,57 @@ def test_a_tree_may_be_empty_for_a_whole_request(target, answer):
     result = engine_for(target, lambda: Nothing(answer)).generate(GenerationRequest(PROMPT, max_tokens=30))
     assert list(result.token_ids) == answer
     assert result.stats.tokens_per_step == 1.0
+
+
+def test_settings_of_the_generation_config_that_are_not_applied_are_named(caplog):
+    model = tiny_model(TREE_FAMILIES["llama"]())
+    model.generation_config.repetition_penalty = 1.3
+    with caplog.at_level(logging.WARNING):
+        TransformersTarget(model)
+    assert "repetition_penalty=1.3" in caplog.text
+
+
+def test_a_model_whose_positions_turn_otherwise_in_long_texts_is_held_to_short_ones():
+    config = TREE_FAMILIES["phi3"]()
+    factors = [1.0 + i for i in range(4)]
+    config.original_max_position_embeddings = 64
+    config.rope_parameters = {
+        "rope_type": "longrope",
+        "rope_theta": 10_000.0,
+        "short_factor": factors,
+        "long_factor": [4.0 * f for f in factors],
+        "original_max_position_embeddings": 64,
+    }
+    target = TransformersTarget(tiny_model(config))
+    assert target.context_length == 64
+    ids = tuple((np.arange(50) * 7 % 90 + 3).tolist())
+    plain = engine_for(target).generate(GenerationRequest(ids, max_tokens=40, speculate=False))
+    drafted = engine_for(target, lambda: RightAnswer([*plain.token_ids, 5, 5, 5, 5])).generate(
+        GenerationRequest(ids, max_tokens=40)
+    )
+    assert drafted.token_ids == plain.token_ids
+    assert drafted.finish_reason == "context"
+    want = target.model.generate(
+        torch.tensor([ids]),
+        attention_mask=torch.ones(1, 50),
+        do_sample=False,
+        max_new_tokens=14,
+        pad_token_id=0,
+    )
+    assert want[0, 50:].tolist() == list(plain.token_ids)
+
+
+def test_two_targets_over_one_model_take_turns(target, answer):
+    targets = [TransformersTarget(target.model) for _ in range(4)]
+    before = target.model.config._attn_implementation
+    with ThreadPoolExecutor(4) as pool:
+        results = list(
+            pool.map(
+                lambda one: engine_for(one, lambda: RightAnswer(answer)).generate(
+                    GenerationRequest(PROMPT, max_tokens=30)
+                ),
+                targets * 6,
+            )
+        )
+    assert all(list(result.token_ids) == answer for result in results)
+    assert target.model.config._attn_implementation == before != "groundspeed"
