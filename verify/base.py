@@ -23,10 +23,12 @@ class Capability:
     Attributes:
         decoding: ``tree`` (any draft tree), ``chain`` (a single path), ``plain`` (nothing: one token a pass).
         reason: Why not ``tree``; None for a tree.
+        cached: False where not even the model's own cache can be driven: each pass reads the whole text.
     """
 
     decoding: Decoding
     reason: str | None = None
+    cached: bool = True
 
     @property
     def supports_tree(self) -> bool:

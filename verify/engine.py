@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import astuple
 from typing import TYPE_CHECKING
 
 from groundspeed.drafting.base import DrafterFactory
@@ -63,7 +62,9 @@ class Engine:
         if drafter is BlendDrafter:
             warm_up()  # now, and not within the first answer
         if target.capability.reason:
-            logger.info("%s: %s decoding, as %s", model_name, *astuple(target.capability))
+            logger.info(
+                "%s: %s decoding, as %s", model_name, target.capability.decoding, target.capability.reason
+            )
 
     @property
     def device(self) -> str:

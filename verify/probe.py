@@ -13,7 +13,6 @@ import numpy as np
 import torch
 
 from groundspeed.drafting.base import DraftTree
-from groundspeed.errors import ModelError
 from groundspeed.verify.base import Capability, TargetSession
 
 if TYPE_CHECKING:
@@ -34,11 +33,7 @@ _STEPS = 3
 
 
 def examine(target: TransformersTarget) -> Capability:
-    """Find out what ``target`` can verify: trees, else chains, else nothing.
-
-    Raises:
-        ModelError: Not even token by token does the model say what it says without a cache.
-    """
+    """Find out what ``target`` can verify: trees, else chains, else nothing."""
     from groundspeed.verify.target import ChainSession, TreeSession
 
     kinds = set(_layer_types(target.config)) - _TREE_LAYERS
@@ -57,10 +52,7 @@ def examine(target: TransformersTarget) -> Capability:
     fault = _try(target, ChainSession(target, rewind=False), [], [])
     if not fault:
         return Capability("plain", reason)
-    raise ModelError(
-        f"{type(target.model).__name__} cannot be driven token by token: {fault}. A model is needed whose "
-        "cache is one that transformers can make by itself; its own generate may still work"
-    )
+    return Capability("plain", f"{reason}; nor can its cache be driven: {fault}", cached=False)
 
 
 def _layer_types(config: Any) -> list[str]:

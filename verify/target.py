@@ -22,7 +22,7 @@ from groundspeed.verify.probe import examine
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["ChainSession", "TransformersTarget", "TreeSession"]
+__all__ = ["ChainSession", "RecomputeSession", "TransformersTarget", "TreeSession"]
 
 
 _LEAST_ROWS = 4
@@ -123,6 +123,8 @@ class TransformersTarget:
         """Start a text that will never hold more than ``capacity`` tokens, draft nodes included."""
         if self.capability.supports_tree:
             return TreeSession(self, capacity)
+        if self.capability.decoding == "plain" and not self.capability.cached:
+            return RecomputeSession(self)
         return ChainSession(self, rewind=self.capability.supports_chain)
 
     @torch.inference_mode()
@@ -280,3 +282,35 @@ class ChainSession:
             self._cache.crop(kept - self._pending)
         self.length += kept
         self._pending = 0
+
+
+class RecomputeSession:
+    """A text without a cache, for models whose own cannot be driven from outside: right, and slow."""
+
+    def __init__(self, target: TransformersTarget) -> None:
+        """Start an empty text."""
+        self._target = target
+        self._text: list[int] = []
+
+    @property
+    def length(self) -> int:
+        """Committed tokens."""
+        return len(self._text)
+
+    def prefill(self, token_ids: Sequence[int]) -> None:
+        """Take in ``token_ids``."""
+        self._text += token_ids
+
+    def verify(self, token_ids: Sequence[int], tree: DraftTree) -> torch.Tensor:
+        """Take in committed tokens and compute the whole text anew; see ``TargetSession``.
+
+        Raises:
+            ModelError: The tree has nodes.
+        """
+        if len(tree):
+            raise ModelError("this model verifies no drafts, a tree was given; mind its capability")
+        self._text += token_ids
+        return self._target.forward(self._text, 1)
+
+    def commit(self, path: Sequence[int]) -> None:
+        """There are no nodes to keep."""

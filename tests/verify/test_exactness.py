@@ -66,10 +66,20 @@ def test_a_model_that_cannot_take_trees_falls_back_and_says_why(family):
             assert result.stats.decoding_reason == target.capability.reason
 
 
-def test_a_model_that_cannot_be_driven_at_all_is_refused():
+def test_a_model_whose_cache_cannot_be_driven_reads_the_whole_text_every_pass():
     config = RwkvConfig(vocab_size=VOCABULARY, hidden_size=32, attention_hidden_size=32, num_hidden_layers=2)
-    with pytest.raises(ModelError, match="RwkvForCausalLM cannot be driven token by token"):
-        TransformersTarget(tiny_model(config))
+    model = tiny_model(config)
+    target = TransformersTarget(model)
+    assert target.capability.decoding == "plain"
+    assert "nor can its cache be driven" in target.capability.reason
+    for prompt in prompts()[1:]:
+        text = list(prompt)
+        for _ in range(12):
+            with torch.inference_mode():
+                text.append(int(model(torch.tensor([text])).logits[0, -1].argmax()))
+        result = engine_for(target).generate(GenerationRequest(prompt, max_tokens=12))
+        assert list(result.token_ids) == text[len(prompt) :]
+        assert result.stats.decoding_reason == target.capability.reason
 
 
 def test_an_encoder_decoder_is_refused():
