@@ -8,15 +8,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Embedder", "Progress", "Ranking"]
+from groundspeed.types import ProgressCallback
 
-
-class Progress(Protocol):
-    """Is told how far a piece of work has come."""
-
-    def __call__(self, stage: str, done: int, total: int) -> None:
-        """Take note that ``done`` of ``total`` are finished in ``stage``; a total of 0 is not known."""
-        ...
+__all__ = ["Embedder", "Ranking"]
 
 
 class Embedder(Protocol):
@@ -32,7 +26,7 @@ class Embedder(Protocol):
         """Length d of the vectors."""
         ...
 
-    def embed(self, texts: Sequence[str], progress: Progress | None = None) -> NDArray[np.float32]:
+    def embed(self, texts: Sequence[str], progress: ProgressCallback | None = None) -> NDArray[np.float32]:
         """Return float32 [n, d], a unit vector per text; progress is reported as stage ``embed``."""
         ...
 

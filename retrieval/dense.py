@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from groundspeed.errors import MissingDependencyError, ModelError
-from groundspeed.retrieval.base import Progress, Ranking
+from groundspeed.retrieval.base import Ranking
+from groundspeed.types import ProgressCallback
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -45,7 +46,7 @@ class SentenceEmbedder:
         """Length d of the vectors."""
         return int(self._model.get_embedding_dimension())
 
-    def embed(self, texts: Sequence[str], progress: Progress | None = None) -> NDArray[np.float32]:
+    def embed(self, texts: Sequence[str], progress: ProgressCallback | None = None) -> NDArray[np.float32]:
         """Embed texts, the longest first, so that batches hold texts of one length.
 
         Returns:

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from groundspeed.datastores.documents import Chunking, DocumentStore, StoreContents, StoredDocument
 from groundspeed.errors import InputError
-from groundspeed.retrieval.base import Embedder, Progress
+from groundspeed.retrieval.base import Embedder
 from groundspeed.retrieval.chunking import DEFAULT_CHUNKING, Span, chunk
 from groundspeed.retrieval.dense import SentenceEmbedder
 from groundspeed.retrieval.loaders import MAX_DOCUMENT_BYTES, LoadLog, absolute_roots, load_roots
 from groundspeed.retrieval.sparse import build_postings
-from groundspeed.types import Document
+from groundspeed.types import Document, ProgressCallback
 
 __all__ = ["IndexReport", "index_corpus"]
 
@@ -77,7 +77,7 @@ def index_corpus(
     chunking: Chunking | None = None,
     max_document_bytes: int = MAX_DOCUMENT_BYTES,
     skip_unreadable: bool = False,
-    on_progress: Progress | None = None,
+    on_progress: ProgressCallback | None = None,
 ) -> IndexReport:
     """Make a store hold what the paths hold now; the store changes at the end, all at once.
 
@@ -184,7 +184,7 @@ def _prepare(
     old: StoreContents | None,
     chunking: Chunking,
     report: IndexReport,
-    on_progress: Progress | None,
+    on_progress: ProgressCallback | None,
 ) -> list[_Prepared]:
     """Cut what is new; take from the old store what is not."""
     rows = {stored.document.id: row for row, stored in enumerate(old.documents)} if old else {}
@@ -208,7 +208,7 @@ def _prepare(
 
 
 def _embed(
-    prepared: list[_Prepared], embedder: Embedder, report: IndexReport, on_progress: Progress | None
+    prepared: list[_Prepared], embedder: Embedder, report: IndexReport, on_progress: ProgressCallback | None
 ) -> NDArray[np.float32]:
     """The vectors of all chunks, float32 [c, d], embedding those that have none."""
     fresh = list(_texts(item for item in prepared if item.vectors is None))
@@ -240,6 +240,6 @@ def _table(prepared: list[_Prepared]) -> NDArray[np.int64]:
     return np.array(rows, np.int64).reshape(-1, 3)
 
 
-def _tell(on_progress: Progress | None, stage: str, done: int, total: int) -> None:
+def _tell(on_progress: ProgressCallback | None, stage: str, done: int, total: int) -> None:
     if on_progress is not None:
         on_progress(stage, done, total)

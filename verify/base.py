@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from groundspeed.drafting.base import DraftTree
+from groundspeed.types import Decoding
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Capability", "Decoding", "TargetModel", "TargetSession"]
-
-Decoding = Literal["tree", "chain", "plain"]
+__all__ = ["Capability", "TargetModel", "TargetSession"]
 
 
 @dataclass(frozen=True, slots=True)

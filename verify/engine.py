@@ -108,9 +108,8 @@ class Engine:
 
         with ThreadPoolExecutor(1) as beside:
             if drafter is BlendDrafter:
-                beside.submit(
-                    warm_up
-                )  # its first run compiles for seconds; loading mostly waits for the disk
+                # Its first run compiles for seconds, and loading mostly waits for the disk.
+                beside.submit(warm_up)
             loaded = load_model(name, device, dtype, on_progress)
         report(0)
         target = TransformersTarget(loaded.model)

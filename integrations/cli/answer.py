@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +15,7 @@ from groundspeed.integrations.cli.console import print_json, progress_bars, stdo
 from groundspeed.integrations.cli.options import load_engine
 from groundspeed.integrations.cli.render import AnswerPrinter, answer_as_json, print_sources
 from groundspeed.integrations.pipeline import AnswerEvent, RagPipeline, RetrievalEvent
+from groundspeed.retrieval.retriever import Mode
 from groundspeed.types import GenerationRequest, GenerationResult, Passage, PrefillEvent, StepEvent
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def ask(
     question: Annotated[str, typer.Argument(help="The question.")],
     store: options.Store,
     passages: Annotated[int, typer.Option("-k", "--passages", min=1, help="Most passages to retrieve.")] = 5,
-    mode: Annotated[Literal["hybrid", "dense", "sparse"], typer.Option(help="How to search.")] = "hybrid",
+    mode: Annotated[Mode, typer.Option(help="How to search.")] = "hybrid",
     rerank: Annotated[
         str | None, typer.Option(help="Cross-encoder that orders the passages anew: hub id or folder.")
     ] = None,

@@ -8,6 +8,7 @@ from enum import IntEnum
 from typing import Any, Literal, TypeAlias
 
 __all__ = [
+    "Decoding",
     "Document",
     "Event",
     "FinishReason",
@@ -165,6 +166,8 @@ class StepEvent:
     commit_s: float
 
 
+Decoding: TypeAlias = Literal["tree", "chain", "plain"]
+
 FinishReason: TypeAlias = Literal["stop", "length", "context"]
 
 
@@ -193,7 +196,7 @@ class GenerationStats:
     accepted_by_source: Mapping[str, int]
     prefill_s: float
     decode_s: float
-    decoding: Literal["tree", "chain", "plain"]
+    decoding: Decoding
     decoding_reason: str | None = None
 
     @property
@@ -231,4 +234,4 @@ class GenerationResult:
 Event: TypeAlias = PrefillEvent | StepEvent | GenerationResult
 
 ProgressCallback: TypeAlias = Callable[[str, int, int], None]
-"""Told what is being done, how much of it is done, and of how much."""
+"""Told what is being done, how much of it is done, and of how much; a total of 0 is not known."""

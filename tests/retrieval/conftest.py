@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from groundspeed.retrieval.base import Progress
+from groundspeed.types import ProgressCallback
 
 
 class ToyEmbedder:
@@ -19,7 +19,7 @@ class ToyEmbedder:
     def __init__(self) -> None:
         self.embedded: list[str] = []
 
-    def embed(self, texts: Sequence[str], progress: Progress | None = None) -> NDArray[np.float32]:
+    def embed(self, texts: Sequence[str], progress: ProgressCallback | None = None) -> NDArray[np.float32]:
         self.embedded += texts
         if progress is not None:
             progress("embed", len(texts), len(texts))
