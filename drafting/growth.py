@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from groundspeed.drafting.jit import kernel
+from groundspeed.jit import kernel
 from groundspeed.drafting.offers import (
     CANDIDATES,
     FEATURES,

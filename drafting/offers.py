@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 
-from groundspeed.drafting.jit import kernel
+from groundspeed.jit import kernel
 from groundspeed.drafting.suffix import (
     COUNT,
     EDGES,

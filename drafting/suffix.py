@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from groundspeed.drafting.jit import kernel
+from groundspeed.jit import kernel
 
 __all__ = ["MAX_MATCH", "SuffixIndex"]
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from suffix_trees import STree
 
-from groundspeed.drafting.jit import kernel
+from groundspeed.jit import kernel
 from groundspeed.drafting.suffix import MAX_MATCH, SuffixIndex
 
 

@@ -1,4 +1,4 @@
-"""Numba's ``njit`` as the kernels of this room use it."""
+"""Numba's ``njit`` as all kernels use it."""
 
 from __future__ import annotations
 
