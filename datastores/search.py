@@ -1,0 +1,180 @@
+"""Finding a context in stored text: which tokens followed its longest match, and those of shorter ones.
+
+The rows of a segment are the positions of its text sorted by the context that ends there, read backwards: a
+suffix array (Manber & Myers 1993) of the reversed text, the order of the Burrows-Wheeler transform. One
+binary search for a context then finds all its suffixes at once: the rows beside the insertion point have the
+longest match, and going outward matches only become shorter. What followed stands next to what is compared.
+
+A small table of packed keys, one every ``STRIDE`` rows, takes most steps of the search.
+"""
+# mypy: allow-untyped-defs
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from groundspeed.jit import kernel
+
+__all__ = ["LONGEST", "find", "key_layout", "levels", "separator", "sort_contexts", "top_keys"]
+
+LONGEST = 24
+"""Longest context, in tokens, that is told apart from longer ones."""
+
+STRIDE = 32
+"""Rows between two keys of the top table."""
+
+
+def separator(text: NDArray[Any]) -> int:
+    """What stands before, between and after the documents of a text: the largest value of its dtype."""
+    return int(np.iinfo(text.dtype).max)
+
+
+def sort_contexts(text: NDArray[Any]) -> NDArray[np.uint32]:
+    """Positions of a text in the order of the contexts that end there, uint32 [n].
+
+    Args:
+        text: uint16 or uint32 [n], starts with a separator.
+    """
+    from pydivsufsort import divsufsort
+
+    suffixes: NDArray[np.signedinteger] = divsufsort(np.ascontiguousarray(text[::-1]))
+    return (len(text) - 1 - suffixes).astype(np.uint32)
+
+
+@kernel
+def top_keys(text, rows):
+    """Keys of every ``STRIDE``-th row, uint64 [ceil(n / STRIDE)], in rising order."""
+    bits, width = key_layout(text)
+    keys = np.empty((len(rows) + STRIDE - 1) // STRIDE, np.uint64)
+    for i in range(len(keys)):
+        position = np.int64(rows[i * STRIDE])
+        key = np.uint64(0)
+        for k in range(width):
+            token = np.uint64(text[position - k]) if position >= k else np.uint64(0)
+            key = (key << np.uint64(bits)) | (token & np.uint64((1 << bits) - 1))
+        keys[i] = key
+    return keys
+
+
+@kernel
+def key_layout(text):
+    """Bits of a token in a key, and tokens of a key."""
+    if text.itemsize == 2:
+        return 16, 4
+    return 21, 3
+
+
+@kernel
+def lower_bound(keys, key):
+    """First of the rising ``keys`` that is not below ``key``."""
+    low = 0
+    high = len(keys)
+    while low < high:
+        middle = (low + high) // 2
+        if keys[middle] < key:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@kernel
+def overlap(text, row, context, size):
+    """Tokens of the context, last first, that stand before and at position ``row``."""
+    n = 0
+    while n < size and text[row - n] == context[n]:
+        n += 1
+    return n
+
+
+@kernel
+def find(text, rows, keys, context, size):
+    """First row that does not sort before the context, in [0, n].
+
+    Args:
+        text: uint16 or uint32 [n], starts and ends with a separator.
+        rows: uint32 [n], of ``sort_contexts``.
+        keys: uint64 [k], of ``top_keys``.
+        context: int64 [at least size], the last token first.
+        size: Tokens of the context, at least 1.
+    """
+    bits, width = key_layout(text)
+    key = np.uint64(0)
+    for k in range(width):
+        key = (key << np.uint64(bits)) | np.uint64(context[k] if k < size else 0)
+    # Rows under smaller keys sort before the context, rows under larger ones do not.
+    low = max(lower_bound(keys, key) - 1, 0) * STRIDE
+    high = min(lower_bound(keys, key + np.uint64(1)) * STRIDE, len(rows))
+    while low < high:
+        middle = (low + high) // 2
+        row = np.int64(rows[middle])
+        n = overlap(text, row, context, size)
+        if n < size and np.int64(text[row - n]) < context[n]:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@kernel
+def edge(text, rows, context, length, inside, step):
+    """Last row in direction ``step`` (1 or -1) from ``inside`` that matches ``length`` tokens."""
+    last = len(rows) - 1 if step > 0 else 0
+    stride = 1
+    outside = inside + step
+    while (outside - last) * step <= 0 and overlap(text, np.int64(rows[outside]), context, length) == length:
+        inside = outside
+        outside = inside + step * stride
+        stride *= 2
+    if (outside - last) * step > 0:
+        outside = last + step
+    while abs(outside - inside) > 1:
+        middle = (inside + outside) // 2
+        if overlap(text, np.int64(rows[middle]), context, length) == length:
+            inside = middle
+        else:
+            outside = middle
+    return inside
+
+
+@kernel
+def levels(text, rows, keys, context, size, found):
+    """The longest matches of a context: how long they are and which rows have them.
+
+    Args:
+        text: uint16 or uint32 [n].
+        rows: uint32 [n].
+        keys: uint64 [k].
+        context: int64 [at least size], the last token first.
+        size: Tokens of the context; of more than ``LONGEST`` the last ones count.
+        found: int64 [m, 3], filled with (length, first row, last row), longest first. Rows of one level are
+            among those of the next, which has more.
+
+    Returns:
+        Number of levels found, at most m.
+    """
+    size = min(size, LONGEST)
+    if len(rows) == 0 or size == 0:
+        return 0
+    last = find(text, rows, keys, context, size)
+    first = last
+    last -= 1
+    n = 0
+    while n < len(found):
+        left = overlap(text, np.int64(rows[first - 1]), context, size) if first > 0 else 0
+        right = overlap(text, np.int64(rows[last + 1]), context, size) if last + 1 < len(rows) else 0
+        length = max(left, right)
+        if length == 0:
+            break
+        if left == length:
+            first = edge(text, rows, context, length, first - 1, -1)
+        if right == length:
+            last = edge(text, rows, context, length, last + 1, 1)
+        found[n, 0] = length
+        found[n, 1] = first
+        found[n, 2] = last
+        n += 1
+    return n
