@@ -88,6 +88,7 @@ def _setting(
     import torch
     import transformers
 
+    cost = engine.cost.relative(prompt_tokens // prompts)
     return {
         "model": engine.model_name,
         "dtype": engine.dtype,
@@ -101,13 +102,7 @@ def _setting(
         "prompt_tokens": prompt_tokens,
         "max_tokens": max_tokens,
         "rounds": rounds,
-        "cost_of_nodes": dict(
-            zip(
-                engine.cost.nodes.tolist(),
-                (engine.cost.seconds / engine.cost.seconds[0]).tolist(),
-                strict=True,
-            )
-        ),
+        "cost_of_nodes": dict(zip(engine.cost.nodes.tolist(), cost[engine.cost.nodes].tolist(), strict=True)),
     }
 
 

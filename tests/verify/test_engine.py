@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import torch
 from helpers.drafters import Adversary, RightAnswer, tree_of
-from helpers.engines import engine_for
+from helpers.engines import FixedCost, engine_for
 from helpers.families import TREE_FAMILIES, tiny_model
 
 from groundspeed.drafting.base import DraftTree
-from groundspeed.drafting.budget import CostModel
 from groundspeed.errors import ContextLengthError, InputError
 from groundspeed.types import GenerationRequest, GenerationResult, Passage, PrefillEvent, Source, StepEvent
 from groundspeed.verify.base import Capability
@@ -237,8 +236,9 @@ def test_passages_are_drafted_from_and_ground_the_answer(target, answer):
 def test_the_cost_of_a_pass_is_measured_from_a_plain_step_up(target):
     cost = measure_cost(target)
     assert cost.nodes[0] == 0
-    assert (cost.seconds > 0).all()
-    assert np.isfinite(cost.seconds).all()
+    for context in (0, 100, 100_000):
+        assert (cost.seconds(context) > 0).all()
+        assert np.isfinite(cost.seconds(context)).all()
 
 
 @pytest.mark.parametrize("length", [8, 24, 25, 30, 60, 73])
@@ -282,7 +282,7 @@ def test_without_a_given_cost_the_engine_measures_it(target, answer):
 
 
 def test_where_drafts_do_not_pay_none_are_verified(target, answer):
-    dear = CostModel(np.array([0, 24]), np.array([1.0, 100.0]))
+    dear = FixedCost([0, 24], [1.0, 100.0])
     engine = Engine(target, engine_for(target).tokenizer, drafter=lambda: RightAnswer(answer), cost=dear)
     result = engine.generate(GenerationRequest(PROMPT, max_tokens=30))
     assert list(result.token_ids) == answer
