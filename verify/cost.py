@@ -50,14 +50,14 @@ def measure_cost(target: TargetModel) -> CostModel:
         return took
 
     def best(until: float) -> NDArray[np.float64]:
-        one(0)  # warms up
+        one(0)  # warms up, as the first round does if there is time for a second
         rounds = [[one(n) for n in sizes]]
         while len(rounds) < _ROUNDS and time.perf_counter() - begun + sum(rounds[-1]) < until:
             rounds.append([one(n) for n in sizes])
         return np.min(rounds, axis=0)
 
     session.prefill(ids[:near].tolist())
-    seconds = best(_SECONDS / 3)
+    seconds = best(_SECONDS / 2)
     reading = seconds[-1] * (far - near) / (sizes[-1] + 1)
     if far == near or time.perf_counter() - begun + reading + 1.5 * seconds.sum() > _SECONDS:
         return CostModel(sizes, seconds)

@@ -166,7 +166,7 @@ def test_threads_may_share_a_model_of_costs():
         rng = np.random.default_rng(seed)
         curves = []
         for _ in range(200):
-            nodes = int(rng.integers(0, 49))
+            nodes = int(rng.choice(NODES))
             cost.observe(nodes, int(rng.integers(0, 9000)), 1 + nodes / 48)
             curves.append(cost.relative(int(rng.integers(0, 9000))))
         return all((np.diff(curve) >= 0).all() and np.isfinite(curve).all() for curve in curves)
