@@ -233,6 +233,93 @@ def test_passages_are_drafted_from_and_ground_the_answer(target, answer):
     assert len(span.text) >= len(text)
 
 
+class Watches(RightAnswer):
+    """Notes what it is told."""
+
+    runners_up = 3
+
+    def begin(self, request):
+        super().begin(request)
+        self.request = request
+        self.shown = []
+
+    def recycle(self, shown):
+        assert len(shown.token_ids) == len(shown.parents) == len(shown.top_ids)
+        self.shown.append((self.done, shown))
+
+
+def test_a_passage_found_twice_counts_once_and_runs_on_into_its_document(target, answer):
+    words = [f"{i} " for i in range(10, 60)]
+    document = "".join(words)
+
+    def piece(first, last, following=0):
+        start = len("".join(words[:first]))
+        after = "".join(words[last : last + following])
+        return Passage("d", "".join(words[first:last]), start, following=after)
+
+    passages = (
+        piece(30, 40),
+        piece(5, 15, following=10),
+        piece(20, 28),  # continues what follows the one before
+        piece(30, 40),  # the first again
+        Passage("copy of d", document[len("".join(words[:6])) : len("".join(words[:9]))]),
+        Passage("other", "90 91 "),
+    )
+    drafter = Watches(answer)
+    request = GenerationRequest(PROMPT, passages, max_tokens=5)
+    result = engine_for(target, lambda: drafter).generate(request)
+    assert list(result.token_ids) == answer[:5]
+    assert [ids.tolist() for ids in drafter.request.passages] == [
+        *([*range(40, 50)], [*range(15, 38)], [], [], [], [90, 91])
+    ]
+
+
+def test_a_drafter_that_asks_is_shown_the_runners_up_of_every_row(target, answer):
+    drafter = Watches(answer)
+    result = engine_for(target, lambda: drafter).generate(GenerationRequest(PROMPT, max_tokens=30))
+    assert list(result.token_ids) == answer
+    text = [*PROMPT, *answer]
+    for done, shown in drafter.shown:
+        last = len(PROMPT) + done  # tokens before the drafts of this pass
+        assert shown.parents.tolist() == list(range(-1, len(shown.token_ids) - 1))
+        assert shown.token_ids.tolist() == text[last - 1 : last - 1 + len(shown.token_ids)]
+        for row, top in enumerate(shown.top_ids):
+            logits = target.forward(text[: last + row], 1)[0]
+            assert top.tolist() == logits.topk(3).indices.tolist()
+    assert sum(len(shown.token_ids) for _, shown in drafter.shown) >= 30
+
+
+def test_a_drafter_that_fails_to_take_runners_up_is_dropped(target, answer, caplog):
+    class Refuses(Watches):
+        def recycle(self, shown):
+            raise RuntimeError("no room")
+
+    result = engine_for(target, lambda: Refuses(answer)).generate(GenerationRequest(PROMPT, max_tokens=30))
+    assert list(result.token_ids) == answer
+    assert result.stats.drafted == 0
+    assert "failed in recycle" in caplog.text
+
+
+def test_every_step_refines_the_cost_and_the_next_draft_is_cut_by_it(target, answer):
+    class Told(FixedCost):
+        steps: list[tuple[int, int]] = []  # noqa: RUF012
+
+        def observe(self, nodes, context, seconds):
+            super().observe(nodes, context, seconds)
+            self.steps.append((nodes, context))
+
+        def relative(self, context):
+            assert context == len(PROMPT) + sum(1 + nodes for nodes, _ in self.steps)
+            return super().relative(context)
+
+    cost = Told([0, 24], [1.0, 1.0])
+    engine = Engine(target, engine_for(target).tokenizer, drafter=lambda: RightAnswer(answer), cost=cost)
+    result = engine.generate(GenerationRequest(PROMPT, max_tokens=30))
+    assert list(result.token_ids) == answer
+    assert len(cost.steps) == result.stats.steps
+    assert sum(nodes for nodes, _ in cost.steps) == result.stats.drafted > 20
+
+
 def test_the_cost_of_a_pass_is_measured_from_a_plain_step_up(target):
     cost = measure_cost(target)
     assert cost.nodes[0] == 0
