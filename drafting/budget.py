@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -67,7 +68,7 @@ class CostModel:
     def relative(self, context: int) -> NDArray[np.float64]:
         """c(n), float64 [max_nodes + 1]: the same, relative to the plain step."""
         seconds = self.seconds(context)
-        return seconds / seconds[0]
+        return np.asarray(seconds / seconds[0])
 
     def observe(self, nodes: int, context: int, seconds: float) -> None:
         """Learn from a step.
@@ -78,7 +79,7 @@ class CostModel:
             seconds: What it took.
         """
         here = _shares(self._contexts, context)[:, None]
-        share = here * _shares(self.nodes, nodes)
+        share: NDArray[np.float64] = here * _shares(self.nodes, nodes)
         with self._lock:
             error = min(math.log(seconds / float((share * self._seconds).sum())), _CLIP)
             own = share * np.minimum(np.maximum(self._untried / _STALE, _LEAST), _MOST)
@@ -86,7 +87,7 @@ class CostModel:
             self._untried = (self._untried + here) * (1 - share)
 
 
-def _shares(knots: NDArray[np.float64], value: float) -> NDArray[np.float64]:
+def _shares(knots: NDArray[Any], value: float) -> NDArray[np.float64]:
     """What each of [k] knots has of a value between two of them; beyond the ends it is all the end's."""
     shares = np.zeros(len(knots))
     right = int(knots.searchsorted(value))

@@ -54,7 +54,7 @@ def measure_cost(target: TargetModel) -> CostModel:
         rounds = [[one(n) for n in sizes]]
         while len(rounds) < _ROUNDS and time.perf_counter() - begun + sum(rounds[-1]) < until:
             rounds.append([one(n) for n in sizes])
-        return np.min(rounds, axis=0)
+        return np.asarray(np.min(rounds, axis=0))
 
     session.prefill(ids[:near].tolist())
     seconds = best(_SECONDS / 2)

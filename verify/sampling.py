@@ -90,4 +90,4 @@ def _blocks(logits: torch.Tensor) -> torch.Tensor:
     missing = -logits.shape[1] % _BLOCK
     if missing:
         logits = torch.nn.functional.pad(logits, (0, missing), value=float("-inf"))
-    return logits.unflatten(1, (-1, _BLOCK))
+    return logits.reshape(len(logits), -1, _BLOCK)

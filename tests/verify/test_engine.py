@@ -14,8 +14,6 @@ from helpers.families import TREE_FAMILIES, tiny_model
 from groundspeed.drafting.base import DraftTree
 from groundspeed.errors import ContextLengthError, InputError
 from groundspeed.types import GenerationRequest, GenerationResult, Passage, PrefillEvent, Source, StepEvent
-from groundspeed.verify.base import Capability
-from groundspeed.verify.cost import measure_cost
 from groundspeed.verify.engine import Engine
 from groundspeed.verify.target import TransformersTarget
 
@@ -298,68 +296,6 @@ def test_a_drafter_that_fails_to_take_runners_up_is_dropped(target, answer, capl
     assert list(result.token_ids) == answer
     assert result.stats.drafted == 0
     assert "failed in recycle" in caplog.text
-
-
-def test_every_step_refines_the_cost_and_the_next_draft_is_cut_by_it(target, answer):
-    class Told(FixedCost):
-        steps: list[tuple[int, int]] = []  # noqa: RUF012
-
-        def observe(self, nodes, context, seconds):
-            super().observe(nodes, context, seconds)
-            self.steps.append((nodes, context))
-
-        def relative(self, context):
-            assert context == len(PROMPT) + sum(1 + nodes for nodes, _ in self.steps)
-            return super().relative(context)
-
-    cost = Told([0, 24], [1.0, 1.0])
-    engine = Engine(target, engine_for(target).tokenizer, drafter=lambda: RightAnswer(answer), cost=cost)
-    result = engine.generate(GenerationRequest(PROMPT, max_tokens=30))
-    assert list(result.token_ids) == answer
-    assert len(cost.steps) == result.stats.steps
-    assert sum(nodes for nodes, _ in cost.steps) == result.stats.drafted > 20
-
-
-def test_the_cost_of_a_pass_is_measured_from_a_plain_step_up(target):
-    cost = measure_cost(target)
-    assert cost.nodes[0] == 0
-    for context in (0, 100, 100_000):
-        assert (cost.seconds(context) > 0).all()
-        assert np.isfinite(cost.seconds(context)).all()
-
-
-@pytest.mark.parametrize("length", [8, 24, 25, 30, 60, 73])
-def test_a_short_context_is_never_overrun_while_measuring(length):
-    config = TREE_FAMILIES["opt"]()
-    config.max_position_embeddings = length
-    cost = measure_cost(TransformersTarget(tiny_model(config)) if length > 30 else Short(length))
-    assert cost.max_nodes <= max(0, length - 25)
-
-
-class Short:
-    """A model of a short context that counts what it is given."""
-
-    capability = Capability("tree")
-    vocab_size = 9
-
-    def __init__(self, length):
-        self.context_length = length
-        self.length = 0
-
-    def open(self, capacity):
-        assert capacity <= self.context_length
-        return self
-
-    def prefill(self, token_ids):
-        self.length += len(token_ids)
-
-    def verify(self, token_ids, tree):
-        self.length += len(token_ids)
-        assert self.length + len(tree) <= self.context_length
-        return torch.zeros(len(tree) + 1, self.vocab_size)
-
-    def commit(self, path):
-        assert not path
 
 
 def test_without_a_given_cost_the_engine_measures_it(target, answer):
