@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from groundspeed.errors import DraftError
 from groundspeed.types import Source
 
-__all__ = ["DraftRequest", "DraftTree", "Drafter", "DrafterFactory"]
+__all__ = ["DraftRequest", "DraftTree", "Drafter", "DrafterFactory", "RecyclingDrafter", "RunnerUps"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -20,7 +20,9 @@ class DraftRequest:
 
     Attributes:
         prompt_ids: int32 [p], the prompt.
-        passages: int32 [m_i] each, the passages tokenised, best first.
+        passages: int32 [m_i] each, the request's passages tokenised, best first, with what follows them in
+            their documents. One that repeats, overlaps or continues another is joined to the better one, and
+            empty at its own place.
         vocab_size: Ids at or above this are never drafted.
     """
 
@@ -113,6 +115,21 @@ class DraftTree:
             raise DraftError(f"Node {node} of the draft tree {breach}; the drafter that made it is at fault.")
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class RunnerUps:
+    """What the target held possible after each token of a pass: the last committed one, then the n nodes.
+
+    Attributes:
+        token_ids: int32 [n + 1].
+        parents: int32 [n + 1], the row of the token before, -1 for row 0.
+        top_ids: int32 [n + 1, k], the target's k most probable next tokens, best first.
+    """
+
+    token_ids: NDArray[np.int32]
+    parents: NDArray[np.int32]
+    top_ids: NDArray[np.int32]
+
+
 class Drafter(Protocol):
     """Drafts for one request: ``begin``, then ``extend`` and ``propose`` in turn, then ``end``.
 
@@ -134,6 +151,21 @@ class Drafter(Protocol):
 
     def end(self) -> None:
         """The request is over; free what it held."""
+        ...
+
+
+@runtime_checkable
+class RecyclingDrafter(Drafter, Protocol):
+    """A drafter that also learns from what the target showed and did not choose.
+
+    Attributes:
+        runners_up: How many tokens k of each row it wants, 0 for none.
+    """
+
+    runners_up: int
+
+    def recycle(self, shown: RunnerUps) -> None:
+        """Take in what a verification showed; called before the ``extend`` with what it accepted."""
         ...
 
 

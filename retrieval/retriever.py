@@ -20,6 +20,7 @@ Mode: TypeAlias = Literal["hybrid", "dense", "sparse"]
 
 _DEPTH = 100  # chunks that each ranking brings into the fusion
 _RERANK_DEPTH = 30  # chunks that a cross-encoder reads
+_FOLLOWING = 600  # characters behind a chunk that its passage brings along
 
 
 class Retriever:
@@ -122,7 +123,14 @@ class Retriever:
             document_row, start, end = map(int, self._contents.chunks[row])
             document = self._contents.documents[document_row].document
             passages.append(
-                Passage(document.id, document.text[start:end], start, float(score), document.metadata)
+                Passage(
+                    document.id,
+                    document.text[start:end],
+                    start,
+                    float(score),
+                    document.metadata,
+                    following=document.text[end : end + _FOLLOWING],
+                )
             )
         return passages
 

@@ -33,7 +33,7 @@ class Engine:
         target: The model whose answer is wanted.
         tokenizer: Its tokenizer.
         model_name: What the model was asked for by.
-        cost: The measured cost of a verification pass, which decides how much is drafted.
+        cost: The cost of a verification pass, which decides how much is drafted; every step refines it.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Engine:
             target: The model whose answer is wanted.
             tokenizer: Its tokenizer.
             drafter: Makes the drafter of a request.
-            cost: The cost of a verification pass; measured by default.
+            cost: What a verification pass costs at first; measured by default.
             model_name: For reports.
         """
         self.target = target

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from groundspeed.drafting.base import Drafter, DraftRequest, DraftTree
+from groundspeed.drafting.base import Drafter, DraftRequest, DraftTree, RecyclingDrafter, RunnerUps
 from groundspeed.drafting.budget import fit_budget
 from groundspeed.drafting.tree import leading_chain, shallow
 from groundspeed.errors import DraftError
@@ -20,16 +20,19 @@ from groundspeed.types import (
     GenerationRequest,
     GenerationResult,
     GenerationStats,
+    Passage,
     PrefillEvent,
     Source,
     StepEvent,
 )
 from groundspeed.verify.acceptance import accept
-from groundspeed.verify.grounding import ground
-from groundspeed.verify.sampling import make_chooser
+from groundspeed.verify.grounding import ground, stretches
+from groundspeed.verify.sampling import leading, make_chooser
 from groundspeed.verify.text import Detokenizer
 
 if TYPE_CHECKING:
+    import torch
+
     from groundspeed.verify.base import TargetSession
     from groundspeed.verify.engine import Engine
 
@@ -63,7 +66,7 @@ class Generation:
         self._limited_by: FinishReason = "length" if self._limit == request.max_tokens else "context"
         self._eos = frozenset() if request.ignore_eos else engine.target.eos_token_ids
         self._capability = engine.target.capability
-        self._cost = engine.cost.relative()
+        self._cost = engine.cost
         self._drafter: Drafter | None = None
         self._ids: list[int] = []
         self._sources: list[Source] = []
@@ -76,7 +79,7 @@ class Generation:
         """Prefill, then one draft and one forward pass a step, until something ends the text."""
         prompt = self._prompt_ids
         started = time.perf_counter()
-        session = self._engine.target.open(len(prompt) + self._limit + self._engine.cost.max_nodes + 1)
+        session = self._engine.target.open(len(prompt) + self._limit + self._cost.max_nodes + 1)
         try:
             yield PrefillEvent(0, len(prompt))
             if self._request.speculate and self._capability.supports_chain:
@@ -92,10 +95,11 @@ class Generation:
             yield PrefillEvent(len(prompt), len(prompt))
             yield step
             while self._finish is None:
-                proposed = time.perf_counter()
-                step = self._step(session, step.token_ids[-1:], self._propose(), proposed)
+                context, proposed = session.length, time.perf_counter()
+                step = self._step(session, step.token_ids[-1:], self._propose(context), proposed)
                 self._steps += 1
                 self._drafted += step.drafted
+                self._cost.observe(step.drafted, context, step.forward_s)
                 yield step
             yield self._result(prefilled - started, time.perf_counter() - prefilled)
         finally:
@@ -106,7 +110,8 @@ class Generation:
     ) -> StepEvent:
         """One forward pass: verify ``tree`` behind the ``pending`` tokens and take what is accepted."""
         begun = time.perf_counter()
-        choose = self._choose(session.verify(pending, tree))
+        logits = session.verify(pending, tree)
+        choose = self._choose(logits)
         forwarded = time.perf_counter()
         path, bonus = accept(tree, choose)
         token_ids, sources, origins = self._cut(
@@ -118,6 +123,7 @@ class Generation:
         self._pieces.append(text)
         accepted = time.perf_counter()
         session.commit(path)
+        self._recycle(pending[-1], tree, logits)
         self._extend_drafter(token_ids)
         return StepEvent(
             token_ids=tuple(token_ids),
@@ -175,8 +181,8 @@ class Generation:
 
     def _begin_drafter(self) -> None:
         tokenizer = self._engine.tokenizer
-        texts = [passage.text for passage in self._request.passages]
         try:
+            texts = _draft_texts(self._request.passages)
             encoded = tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
             self._drafter = self._engine.drafter()
             self._drafter.begin(
@@ -196,9 +202,23 @@ class Generation:
             except Exception:
                 self._drop_drafter("extend")
 
-    def _propose(self) -> DraftTree:
+    def _recycle(self, token: int, tree: DraftTree, logits: torch.Tensor) -> None:
+        """Hand the drafter what the pass showed behind the last committed token and the nodes."""
+        if isinstance(self._drafter, RecyclingDrafter) and self._drafter.runners_up:
+            try:
+                self._drafter.recycle(
+                    RunnerUps(
+                        np.concatenate([np.array([token], np.int32), tree.token_ids]),
+                        np.concatenate([np.array([-1], np.int32), tree.parents + 1]),
+                        leading(logits, self._drafter.runners_up),
+                    )
+                )
+            except Exception:
+                self._drop_drafter("recycle")
+
+    def _propose(self, context: int) -> DraftTree:
         """The draft for the next step, no deeper than the answer may still be long, as large as it pays."""
-        budget = self._engine.cost.max_nodes
+        budget = self._cost.max_nodes
         left = self._limit - len(self._ids)
         if self._drafter is None or left <= 1:
             return DraftTree.empty()
@@ -213,7 +233,7 @@ class Generation:
         if not self._capability.supports_tree:
             tree = leading_chain(tree)
         # Deeper nodes could not be kept, and may lie behind the last position of the model.
-        return fit_budget(shallow(tree, left - 1), self._cost)
+        return fit_budget(shallow(tree, left - 1), self._cost.relative(context))
 
     def _drop_drafter(self, doing: str) -> None:
         logger.warning("the drafter failed in %s; the request goes on without drafts", doing, exc_info=True)
@@ -226,3 +246,15 @@ class Generation:
                 drafter.end()
             except Exception:
                 logger.warning("the drafter failed in end", exc_info=True)
+
+
+def _draft_texts(passages: Sequence[Passage]) -> list[str]:
+    """What to draft from by passage: each stretch once, at the best of its passages, empty at the others."""
+    texts = [""] * len(passages)
+    for best, _, text in stretches(passages):
+        texts[best] = text
+    # The same text may stand in several documents.
+    return [
+        "" if any(text in other and (text != other or j < i) for j, other in enumerate(texts)) else text
+        for i, text in enumerate(texts)
+    ]

@@ -13,11 +13,11 @@ from itertools import accumulate
 from groundspeed.errors import InputError
 from groundspeed.types import GroundedSpan, Passage
 
-__all__ = ["ground"]
+__all__ = ["ground", "stretches"]
 
 
 def ground(text: str, passages: Sequence[Passage], min_chars: int = 24) -> tuple[GroundedSpan, ...]:
-    """Find the spans of ``text`` that stand verbatim in ``passages``.
+    """Find the spans of ``text`` that stand verbatim in ``passages`` and what is known to follow them.
 
     Candidates are the copies that no passage extends on either side. Where they overlap, the longest wins
     (then the passage that comes first, then the earlier place); what is left of the others stays a candidate
@@ -30,7 +30,7 @@ def ground(text: str, passages: Sequence[Passage], min_chars: int = 24) -> tuple
 
     Returns:
         Spans in answer order, disjoint. A span that runs across passages which overlap or touch in their
-        document names the best one that holds its beginning.
+        document names the best one that holds its beginning, else the best one that it follows.
 
     Raises:
         InputError: ``min_chars`` is below 1.
@@ -40,14 +40,15 @@ def ground(text: str, passages: Sequence[Passage], min_chars: int = 24) -> tuple
     # Joined by a character the answer lacks, one search covers all passages and matches none of the seams.
     present = set(text)
     seam = next(character for character in map(chr, range(len(present) + 1)) if character not in present)
-    stretches = _stretches(passages)
-    joined = seam.join(stretch for _, _, stretch in stretches)
-    starts = list(accumulate((len(stretch) + 1 for _, _, stretch in stretches), initial=0))
+    sources = stretches(passages)
+    joined = seam.join(source for _, _, source in sources)
+    starts = list(accumulate((len(source) + 1 for _, _, source in sources), initial=0))
 
     spans = []
     for start, end, place in _disjoint(_maximal_copies(text, joined, min_chars), min_chars):
         index = bisect_right(starts, place) - 1
-        document_id, first, _ = stretches[index]
+        best, first, _ = sources[index]
+        document_id = passages[best].document_id
         document_start = first + place - starts[index]
         spans.append(
             GroundedSpan(
@@ -57,39 +58,47 @@ def ground(text: str, passages: Sequence[Passage], min_chars: int = 24) -> tuple
                 document_start=document_start,
                 document_end=document_start + end - start,
                 text=text[start:end],
-                passage=next(
-                    i
-                    for i, passage in enumerate(passages)
-                    if passage.document_id == document_id and passage.start <= document_start < passage.end
-                ),
+                passage=_holder(passages, document_id, document_start),
             )
         )
     return tuple(spans)
 
 
-def _stretches(passages: Sequence[Passage]) -> list[tuple[str, int, str]]:
-    """Join the passages that overlap or touch in their document, so that a copy may run across their border.
+def stretches(passages: Sequence[Passage]) -> list[tuple[int, int, str]]:
+    """Join passages, with what follows them, where they overlap or touch in their document.
 
     Returns:
-        (document id, offset in the document, text), in the order of the best passage of each.
+        (index of the best passage, offset in its document, text) per stretch, in the order of the indices.
     """
-    found: list[tuple[int, str, int, str]] = []  # the best passage's index first
+    found: list[tuple[int, int, str]] = []
     order = sorted(range(len(passages)), key=lambda i: (passages[i].document_id, passages[i].start, i))
     for index in order:
         passage = passages[index]
+        whole = passage.text + passage.following
         if found:
-            best, document_id, start, text = found[-1]
+            best, start, text = found[-1]
             at = passage.start - start
-            both = min(len(text) - at, len(passage.text))
+            both = min(len(text) - at, len(whole))
             if (
-                document_id == passage.document_id
+                passages[best].document_id == passage.document_id
                 and both >= 0
-                and text[at : at + both] == passage.text[:both]
+                and text[at : at + both] == whole[:both]
             ):
-                found[-1] = (min(best, index), document_id, start, text + passage.text[both:])
+                found[-1] = (min(best, index), start, text + whole[both:])
                 continue
-        found.append((index, passage.document_id, passage.start, passage.text))
-    return [(document_id, start, text) for _, document_id, start, text in sorted(found)]
+        found.append((index, passage.start, whole))
+    return sorted(found)
+
+
+def _holder(passages: Sequence[Passage], document_id: str, place: int) -> int:
+    """The best passage that holds a place of a document, else the best one that the place follows."""
+    known = [
+        i
+        for i, passage in enumerate(passages)
+        if passage.document_id == document_id
+        and 0 <= place - passage.start < len(passage.text) + len(passage.following)
+    ]
+    return min(known, key=lambda i: (place >= passages[i].end, i))
 
 
 def _maximal_copies(text: str, source: str, min_chars: int) -> Iterator[tuple[int, int, int]]:

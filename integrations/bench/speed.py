@@ -72,7 +72,8 @@ class SpeedReport:
         steps: Steps of groundspeed, all rounds.
         accepted: Draft tokens accepted, all rounds.
         drafted: Draft tokens verified, all rounds.
-        profile: Seconds groundspeed spent by part: prefill, draft, forward, accept, commit, other.
+        prefill: Seconds groundspeed spent reading prompts, all rounds.
+        profile: Seconds of its steps by part: draft, forward, accept, commit, other.
     """
 
     seconds: dict[str, list[float]] = field(default_factory=dict)
@@ -83,6 +84,7 @@ class SpeedReport:
     steps: int = 0
     accepted: int = 0
     drafted: int = 0
+    prefill: float = 0.0
     profile: dict[str, float] = field(default_factory=dict)
 
     def ratios(self, method: str) -> list[float]:
@@ -93,6 +95,12 @@ class SpeedReport:
     def per_token(self, method: str) -> float:
         """The same by the time per token: answers that part may end at different lengths."""
         return statistics.median(self.ratios(method)) * self.tokens[GROUNDSPEED] / self.tokens[method]
+
+    @property
+    def beside_forward(self) -> float:
+        """Share of a step that is not the forward pass."""
+        whole = sum(self.profile.values())
+        return 1 - self.profile["forward"] / whole if whole else 0.0
 
     def as_json(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -115,7 +123,11 @@ class SpeedReport:
             ],
             "tokens_per_step": (self.accepted + self.steps) / self.steps if self.steps else 0.0,
             "drafted_per_step": self.drafted / self.steps if self.steps else 0.0,
-            "profile_seconds": self.profile,
+            "prefill_seconds": self.prefill,
+            "step_milliseconds": {
+                part: 1e3 * seconds / max(self.steps, 1) for part, seconds in self.profile.items()
+            },
+            "beside_forward": self.beside_forward,
         }
 
 
@@ -208,8 +220,8 @@ def _groundspeed(engine: Engine, prompt: BenchPrompt, limit: int, report: SpeedR
         first = first and not isinstance(event, StepEvent)
         if isinstance(event, GenerationResult):
             stats = event.stats
-            parts["prefill"] = stats.prefill_s
-            parts["other"] = stats.decode_s - sum(v for k, v in parts.items() if k != "prefill")
+            report.prefill += stats.prefill_s
+            parts["other"] = stats.decode_s - sum(parts.values())
             for part, seconds in parts.items():
                 report.profile[part] = report.profile.get(part, 0.0) + seconds
             report.steps += stats.steps

@@ -88,6 +88,7 @@ def _setting(
     import torch
     import transformers
 
+    cost = engine.cost.relative(prompt_tokens // prompts)
     return {
         "model": engine.model_name,
         "dtype": engine.dtype,
@@ -101,13 +102,7 @@ def _setting(
         "prompt_tokens": prompt_tokens,
         "max_tokens": max_tokens,
         "rounds": rounds,
-        "cost_of_nodes": dict(
-            zip(
-                engine.cost.nodes.tolist(),
-                (engine.cost.seconds / engine.cost.seconds[0]).tolist(),
-                strict=True,
-            )
-        ),
+        "cost_of_nodes": dict(zip(engine.cost.nodes.tolist(), cost[engine.cost.nodes].tolist(), strict=True)),
     }
 
 
@@ -136,9 +131,16 @@ def _print(setting: dict[str, Any], report: SpeedReport) -> None:
     line(
         "{tokens_per_step:.2f} tokens and {drafted_per_step:.1f} drafted per step".format(**report.as_json())
     )
-    whole = sum(report.profile.values())
-    parts = ", ".join(f"{part} {seconds / whole:.1%}" for part, seconds in report.profile.items())
-    line(f"where groundspeed's time goes: {parts}")
+    decoding = sum(report.profile.values())
+    line(
+        f"{report.prefill / (report.prefill + decoding):.0%} of groundspeed's time reads prompts; of a step:"
+    )
+    steps = Table("part", "milliseconds", "share")
+    for part, seconds in report.profile.items():
+        steps.add_row(part, f"{1e3 * seconds / max(report.steps, 1):.2f}", f"{seconds / decoding:.1%}")
+    steps.add_section()
+    steps.add_row("beside the forward pass", "", f"{report.beside_forward:.1%}")
+    stdout().print(steps)
     if PLAIN in report.seconds:
         line(f"{report.as_plain}/{setting['prompts']} answers are the same with drafts and without")
     for method in report.seconds:

@@ -124,7 +124,11 @@ def answer_as_json(result: GenerationResult, passages: Sequence[Passage], shown:
         "token_ids": list(result.token_ids),
         "finish_reason": result.finish_reason,
         "passages": [
-            {**asdict(passage), "end": passage.end, "in_prompt": index < shown}
+            {
+                **{name: value for name, value in asdict(passage).items() if name != "following"},
+                "end": passage.end,
+                "in_prompt": index < shown,
+            }
             for index, passage in enumerate(passages)
         ],
         "grounding": [asdict(span) for span in result.grounding],

@@ -49,6 +49,8 @@ class Passage:
         start: Character offset of the stretch in the parent document.
         score: The retriever's score; higher is better, comparable within one result list only.
         metadata: Of the parent document.
+        following: Text that stands behind the stretch in the parent document, as far as it is known. It never
+            enters a prompt; a copy may run on into it.
     """
 
     document_id: str
@@ -56,6 +58,7 @@ class Passage:
     start: int = 0
     score: float = 0.0
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    following: str = ""
 
     @property
     def end(self) -> int:
@@ -116,7 +119,7 @@ class GroundedSpan:
         document_start: Character offset in the document.
         document_end: Just past the span in the document.
         text: The verbatim text.
-        passage: Index into the request's passages.
+        passage: Index into the request's passages; the span may run on into what follows this one.
     """
 
     start: int

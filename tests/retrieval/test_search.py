@@ -123,7 +123,9 @@ def test_passages_stand_in_their_documents_and_come_best_first(retriever: Retrie
     assert passages[0].document_id == "dogs.txt"
     assert [passage.score for passage in passages] == sorted((p.score for p in passages), reverse=True)
     for passage in passages:
-        assert retriever.document(passage.document_id).text[passage.start : passage.end] == passage.text
+        text = retriever.document(passage.document_id).text
+        assert text[passage.start : passage.end] == passage.text
+        assert text[passage.end : passage.end + 600] == passage.following
 
 
 def test_at_most_k_passages_come_back(retriever: Retriever) -> None:

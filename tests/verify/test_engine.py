@@ -8,15 +8,12 @@ import numpy as np
 import pytest
 import torch
 from helpers.drafters import Adversary, RightAnswer, tree_of
-from helpers.engines import engine_for
+from helpers.engines import FixedCost, engine_for
 from helpers.families import TREE_FAMILIES, tiny_model
 
 from groundspeed.drafting.base import DraftTree
-from groundspeed.drafting.budget import CostModel
 from groundspeed.errors import ContextLengthError, InputError
 from groundspeed.types import GenerationRequest, GenerationResult, Passage, PrefillEvent, Source, StepEvent
-from groundspeed.verify.base import Capability
-from groundspeed.verify.cost import measure_cost
 from groundspeed.verify.engine import Engine
 from groundspeed.verify.target import TransformersTarget
 
@@ -234,45 +231,71 @@ def test_passages_are_drafted_from_and_ground_the_answer(target, answer):
     assert len(span.text) >= len(text)
 
 
-def test_the_cost_of_a_pass_is_measured_from_a_plain_step_up(target):
-    cost = measure_cost(target)
-    assert cost.nodes[0] == 0
-    assert (cost.seconds > 0).all()
-    assert np.isfinite(cost.seconds).all()
+class Watches(RightAnswer):
+    """Notes what it is told."""
+
+    runners_up = 3
+
+    def begin(self, request):
+        super().begin(request)
+        self.request = request
+        self.shown = []
+
+    def recycle(self, shown):
+        assert len(shown.token_ids) == len(shown.parents) == len(shown.top_ids)
+        self.shown.append((self.done, shown))
 
 
-@pytest.mark.parametrize("length", [8, 24, 25, 30, 60, 73])
-def test_a_short_context_is_never_overrun_while_measuring(length):
-    config = TREE_FAMILIES["opt"]()
-    config.max_position_embeddings = length
-    cost = measure_cost(TransformersTarget(tiny_model(config)) if length > 30 else Short(length))
-    assert cost.max_nodes <= max(0, length - 25)
+def test_a_passage_found_twice_counts_once_and_runs_on_into_its_document(target, answer):
+    words = [f"{i} " for i in range(10, 60)]
+    document = "".join(words)
+
+    def piece(first, last, following=0):
+        start = len("".join(words[:first]))
+        after = "".join(words[last : last + following])
+        return Passage("d", "".join(words[first:last]), start, following=after)
+
+    passages = (
+        piece(30, 40),
+        piece(5, 15, following=10),
+        piece(20, 28),  # continues what follows the one before
+        piece(30, 40),  # the first again
+        Passage("copy of d", document[len("".join(words[:6])) : len("".join(words[:9]))]),
+        Passage("other", "90 91 "),
+    )
+    drafter = Watches(answer)
+    request = GenerationRequest(PROMPT, passages, max_tokens=5)
+    result = engine_for(target, lambda: drafter).generate(request)
+    assert list(result.token_ids) == answer[:5]
+    assert [ids.tolist() for ids in drafter.request.passages] == [
+        *([*range(40, 50)], [*range(15, 38)], [], [], [], [90, 91])
+    ]
 
 
-class Short:
-    """A model of a short context that counts what it is given."""
+def test_a_drafter_that_asks_is_shown_the_runners_up_of_every_row(target, answer):
+    drafter = Watches(answer)
+    result = engine_for(target, lambda: drafter).generate(GenerationRequest(PROMPT, max_tokens=30))
+    assert list(result.token_ids) == answer
+    text = [*PROMPT, *answer]
+    for done, shown in drafter.shown:
+        last = len(PROMPT) + done  # tokens before the drafts of this pass
+        assert shown.parents.tolist() == list(range(-1, len(shown.token_ids) - 1))
+        assert shown.token_ids.tolist() == text[last - 1 : last - 1 + len(shown.token_ids)]
+        for row, top in enumerate(shown.top_ids):
+            logits = target.forward(text[: last + row], 1)[0]
+            assert top.tolist() == logits.topk(3).indices.tolist()
+    assert sum(len(shown.token_ids) for _, shown in drafter.shown) >= 30
 
-    capability = Capability("tree")
-    vocab_size = 9
 
-    def __init__(self, length):
-        self.context_length = length
-        self.length = 0
+def test_a_drafter_that_fails_to_take_runners_up_is_dropped(target, answer, caplog):
+    class Refuses(Watches):
+        def recycle(self, shown):
+            raise RuntimeError("no room")
 
-    def open(self, capacity):
-        assert capacity <= self.context_length
-        return self
-
-    def prefill(self, token_ids):
-        self.length += len(token_ids)
-
-    def verify(self, token_ids, tree):
-        self.length += len(token_ids)
-        assert self.length + len(tree) <= self.context_length
-        return torch.zeros(len(tree) + 1, self.vocab_size)
-
-    def commit(self, path):
-        assert not path
+    result = engine_for(target, lambda: Refuses(answer)).generate(GenerationRequest(PROMPT, max_tokens=30))
+    assert list(result.token_ids) == answer
+    assert result.stats.drafted == 0
+    assert "failed in recycle" in caplog.text
 
 
 def test_without_a_given_cost_the_engine_measures_it(target, answer):
@@ -282,7 +305,7 @@ def test_without_a_given_cost_the_engine_measures_it(target, answer):
 
 
 def test_where_drafts_do_not_pay_none_are_verified(target, answer):
-    dear = CostModel(np.array([0, 24]), np.array([1.0, 100.0]))
+    dear = FixedCost([0, 24], [1.0, 100.0])
     engine = Engine(target, engine_for(target).tokenizer, drafter=lambda: RightAnswer(answer), cost=dear)
     result = engine.generate(GenerationRequest(PROMPT, max_tokens=30))
     assert list(result.token_ids) == answer

@@ -138,6 +138,21 @@ def test_a_copy_runs_across_passages_that_overlap_or_touch(
     assert span.passage == holds[0]
 
 
+def test_a_copy_runs_on_into_what_follows_a_passage_with_exact_offsets() -> None:
+    passages = [
+        Passage("d", DOCUMENT[300:340], start=300),
+        Passage("d", DOCUMENT[:60], start=0, following=DOCUMENT[60:200]),
+        Passage("d", DOCUMENT[150:180], start=150),
+    ]
+    spans = ground(f"{DOCUMENT[20:130]} and {DOCUMENT[100:150]} + {DOCUMENT[156:190]}", passages, 24)
+    assert [(span.document_start, span.document_end, span.passage) for span in spans] == [
+        (20, 130, 1),
+        (100, 150, 1),
+        (156, 190, 2),
+    ]
+    assert all(span.text == DOCUMENT[span.document_start : span.document_end] for span in spans)
+
+
 def test_passages_with_a_gap_between_them_or_that_disagree_are_not_joined() -> None:
     gap = [Passage("d", DOCUMENT[:60], start=0), Passage("d", DOCUMENT[61:120], start=61)]
     spans = ground(DOCUMENT[20:100], gap, 24)
