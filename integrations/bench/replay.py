@@ -1,7 +1,7 @@
 """Replay of recorded answers: how many tokens per step would each drafter have won on them?
 
-Forced decoding: the drafter proposes, the longest path that agrees with the recorded answer is accepted, and the
-next recorded token is the bonus token. No model is needed.
+Forced decoding: the drafter proposes, the longest path that agrees with the recorded answer is accepted, and
+the next recorded token is the bonus token. No model is needed.
 """
 
 from __future__ import annotations
@@ -9,18 +9,34 @@ from __future__ import annotations
 import gc
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from groundspeed.drafting.base import Drafter, DrafterFactory, DraftRequest, DraftTree
-from groundspeed.integrations.bench.traces import Row
+from groundspeed.errors import InputError
+from groundspeed.integrations.bench.traces import (
+    Row,
+    data_set_name,
+    encode,
+    in_fit_half,
+    read_traces,
+    tokenise,
+)
+from groundspeed.types import ProgressCallback
 
-__all__ = ["Earlier", "Step", "Tally", "accept", "average", "decode", "replay"]
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = ["Build", "Earlier", "Step", "Tally", "accept", "average", "decode", "replay", "replay_files"]
+
+Build: TypeAlias = Callable[[Sequence[NDArray[np.int32]]], DrafterFactory]
+"""Makes a drafter's factory from earlier answers, int32 [r_i] each."""
 
 _FOLDS = 10
 _VOCABULARY = 1 << 30  # recorded tokens are all drafted, whatever the model's vocabulary
@@ -91,8 +107,8 @@ class Tally:
 
 
 def average(summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The mean over data sets, each weighing the same; rows are added up."""
-    mean = {key: float(np.mean([summary[key] for summary in summaries])) for key in summaries[0]}
+    """The mean of summaries over data sets, each weighing the same; rows are added up."""
+    mean = {key: float(np.mean([summary[key] for summary in summaries])) for key in Tally().summary()}
     return {**mean, "rows": sum(summary["rows"] for summary in summaries)}
 
 
@@ -123,22 +139,70 @@ def decode(row: Row, drafter: Drafter, budget: int) -> Iterator[Step]:
     drafter.end()
 
 
+def replay_files(
+    files: Sequence[Path],
+    tokenizer: PreTrainedTokenizerBase,
+    drafters: Mapping[str, Build],
+    budgets: Sequence[int],
+    *,
+    history: float = 0.0,
+    rows: int | None = None,
+    held_out: bool = False,
+    on_progress: ProgressCallback | None = None,
+) -> list[dict[str, Any]]:
+    """Replay files of recorded answers through drafters.
+
+    Args:
+        files: A data set each, see ``read_traces``.
+        tokenizer: Of the target model to be.
+        drafters: By name.
+        budgets: Draft nodes per step.
+        history: Fraction of a file's answers that may be drafted from where they answer another question,
+            whatever part of the file is replayed.
+        rows: Rows to replay of each file, at most; the first in the order of ``read_traces``.
+        held_out: Only rows that the shipped priors were not fitted on.
+        on_progress: Told after every row.
+
+    Returns:
+        One summary a data set, drafter and budget, with ``dataset``, ``drafter`` and ``budget``.
+
+    Raises:
+        InputError: A file cannot be read or has no row to replay.
+    """
+    measured = []
+    for file in files:
+        traces = read_traces(file)
+        chosen = [trace for trace in traces if not (held_out and in_fit_half(trace.question))][:rows]
+        if not chosen:
+            raise InputError(f"{file} has no rows that are held out; replay it without --held-out")
+        name = data_set_name(file)
+        chosen_rows = tokenise(chosen, tokenizer, name, on_progress)
+        given = traces[: round(history * len(traces))]
+        answers = encode([trace.response for trace in given], tokenizer, f"answers of {name}", on_progress)
+        earlier = [Earlier(trace.question, answer) for trace, answer in zip(given, answers, strict=True)]
+        for drafter, build in drafters.items():
+            progress = _Progress(on_progress, f"{name}: {drafter}", len(chosen_rows) * len(budgets))
+            for budget, tally in replay(chosen_rows, build, budgets, earlier, progress).items():
+                measured.append({"dataset": name, "drafter": drafter, "budget": budget, **tally.summary()})
+    return measured
+
+
 def replay(
     rows: Sequence[Row],
-    build: Callable[[Sequence[NDArray[np.int32]]], DrafterFactory],
+    build: Build,
     budgets: Sequence[int],
     earlier: Sequence[Earlier] = (),
     on_row: Callable[[], None] = lambda: None,
 ) -> dict[int, Tally]:
     """Replay rows with a fresh drafter each, at every budget.
 
-    Answers to a row's own question are never among the history it is replayed with: the questions are dealt to
-    ten folds, and the rows of a fold get what answers the questions of the other nine. So a drafter's history is
-    indexed once a fold.
+    Answers to a row's own question are never among the history it is replayed with: the questions are dealt
+    to ten folds, and the rows of a fold get what answers the questions of the other nine. So a drafter's
+    history is indexed once a fold.
 
     Args:
         rows: What to replay.
-        build: Makes the drafter's factory from the history, int32 [r_i] each.
+        build: Makes the drafter's factory from the history.
         budgets: Draft nodes per step.
         earlier: What may be history; without any, everything is replayed in one fold.
         on_row: Called after every row and budget.
@@ -165,6 +229,18 @@ def _folds(questions: Sequence[str]) -> dict[str, int]:
     """Deal the questions to folds of equal size, in an order that depends on their text only."""
     ordered = sorted(set(questions), key=lambda question: hashlib.sha256(question.encode()).digest())
     return {question: place % _FOLDS for place, question in enumerate(ordered)}
+
+
+class _Progress:
+    """Counts calls and reports them."""
+
+    def __init__(self, report: ProgressCallback | None, what: str, total: int) -> None:
+        self._report, self._what, self._done, self._total = report, what, 0, total
+
+    def __call__(self) -> None:
+        self._done += 1
+        if self._report:
+            self._report(self._what, self._done, self._total)
 
 
 @contextmanager

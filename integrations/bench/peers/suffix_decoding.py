@@ -45,9 +45,9 @@ VLLM = Setting(depth=24, factor=1.0, offset=0.0, min_token_prob=0.1, tree=False)
 class SuffixDecoding:
     """A drafter over arctic-inference's ``SuffixDecodingCache``.
 
-    One cache serves all requests of a factory: it holds the earlier answers in one suffix tree, and prompt and
-    output of the running request in another; the draft of the higher score is taken. A finished request's own
-    answer is evicted, so that it is not history of the next.
+    One cache serves all requests of a factory: it holds the earlier answers in one suffix tree, and prompt
+    and output of the running request in another; the draft of the higher score is taken. A finished request's
+    own answer is evicted, so that it is not history of the next.
     """
 
     def __init__(self, cache: Any, request: int, setting: Setting) -> None:
