@@ -88,7 +88,7 @@ class SingleMatchDrafter:
         if not length or budget <= 0:
             return DraftTree.empty()
         token_ids, parents, counts, places = _most_frequent_paths(
-            index.states, index.edges, state, self._vocab_size, budget
+            index.states, index.edges, state, length, self._vocab_size, budget
         )
         if index is self._history:
             source = np.full(len(places), Source.OUTPUT, np.uint16)
@@ -137,33 +137,45 @@ def _follow(states, edges, table, state, length, token_ids):
             length = states[state, LENGTH]
             edge = find_edge(edges, table, state, np.int64(token))
         if edge >= 0:
-            state = edges[edge, TARGET]
-            length += 1
-        if length > MAX_MATCH:
-            length = MAX_MATCH
-            while states[states[state, LINK], LENGTH] >= length:
-                state = states[state, LINK]
+            state, length = _shortened(states, edges[edge, TARGET], length + 1)
     return state, length
 
 
 @kernel
-def _most_frequent_paths(states, edges, state, vocab_size, budget):
+def _shortened(states, state, length):
+    """State and length of a match's last MAX_MATCH tokens."""
+    if length > MAX_MATCH:
+        length = MAX_MATCH
+        while states[states[state, LINK], LENGTH] >= length:
+            state = states[state, LINK]
+    return state, length
+
+
+@kernel
+def _most_frequent_paths(states, edges, state, length, vocab_size, budget):
     """The ``budget`` most frequent paths that leave a state, most frequent first, among equals shorter ones.
 
     A path never occurs more often than its beginning, so the nodes are expanded in the order they end up in:
-    what stands in the first ``budget`` places of the sorted candidates is the tree.
+    what stands in the first ``budget`` places of the sorted candidates is the tree. Only the last MAX_MATCH
+    tokens of match and path are told apart, as the index counts no more.
     """
     token_ids = np.empty(budget, np.int32)
     parents = np.empty(budget, np.int32)
     counts = np.empty(budget, np.int64)
     reached = np.empty(budget, np.int64)
+    lengths = np.empty(budget, np.int64)
     size = 0
     node = -1
+    most = states[state, COUNT]
     while node < size:
-        edge = states[state if node < 0 else reached[node], EDGES]
+        if node >= 0:
+            state = reached[node]
+            length = lengths[node]
+            most = counts[node]
+        edge = states[state, EDGES]
         while edge >= 0:
-            target = edges[edge, TARGET]
-            count = states[target, COUNT]
+            target, longer = _shortened(states, edges[edge, TARGET], length + 1)
+            count = min(states[target, COUNT], most)
             if edges[edge, TOKEN] < vocab_size and (size < budget or count > counts[size - 1]):
                 size = min(size + 1, budget)
                 at = size - 1
@@ -172,11 +184,13 @@ def _most_frequent_paths(states, edges, state, vocab_size, budget):
                     parents[at] = parents[at - 1]
                     counts[at] = counts[at - 1]
                     reached[at] = reached[at - 1]
+                    lengths[at] = lengths[at - 1]
                     at -= 1
                 token_ids[at] = edges[edge, TOKEN]
                 parents[at] = node
                 counts[at] = count
                 reached[at] = target
+                lengths[at] = longer
             edge = edges[edge, NEXT]
         node += 1
     places = np.empty(size, np.int64)

@@ -176,12 +176,14 @@ def replay_files(
         if not chosen:
             raise InputError(f"{file} has no rows that are held out; replay it without --held-out")
         name = data_set_name(file)
-        chosen_rows = tokenise(chosen, tokenizer, name, on_progress)
+        chosen_rows = tokenise(chosen, tokenizer, on_progress)
         given = traces[: round(history * len(traces))]
-        answers = encode([trace.response for trace in given], tokenizer, f"answers of {name}", on_progress)
+        answers = encode([trace.response for trace in given], tokenizer, on_progress)
         earlier = [Earlier(trace.question, answer) for trace, answer in zip(given, answers, strict=True)]
+        progress = _Progress(
+            on_progress, f"Replaying {name}", len(chosen_rows) * len(drafters) * len(budgets)
+        )
         for drafter, build in drafters.items():
-            progress = _Progress(on_progress, f"{name}: {drafter}", len(chosen_rows) * len(budgets))
             for budget, tally in replay(chosen_rows, build, budgets, earlier, progress).items():
                 measured.append({"dataset": name, "drafter": drafter, "budget": budget, **tally.summary()})
     return measured
@@ -246,9 +248,11 @@ class _Progress:
 @contextmanager
 def _no_collection() -> Iterator[None]:
     """Keep pauses of the garbage collector out of what is timed."""
+    enabled = gc.isenabled()
     gc.collect()
     gc.disable()
     try:
         yield
     finally:
-        gc.enable()
+        if enabled:
+            gc.enable()

@@ -101,37 +101,24 @@ def read_traces(path: Path) -> list[Trace]:
 
 
 def encode(
-    texts: Sequence[str],
-    tokenizer: PreTrainedTokenizerBase,
-    what: str = "texts",
-    on_progress: ProgressCallback | None = None,
+    texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, on_progress: ProgressCallback | None = None
 ) -> list[NDArray[np.int32]]:
-    """Token ids of texts, int32 [n_i] each, without special tokens.
-
-    Args:
-        texts: To tokenise.
-        tokenizer: By this.
-        what: What they are, for the progress.
-        on_progress: Told after every few hundred.
-    """
+    """Token ids of texts, int32 [n_i] each, without special tokens."""
     ids: list[NDArray[np.int32]] = []
     for start in range(0, len(texts), _BATCH):
         batch = tokenizer(list(texts[start : start + _BATCH]), add_special_tokens=False).input_ids
         ids += [np.array(one, np.int32) for one in batch]
         if on_progress:
-            on_progress(f"Tokenising {what}", len(ids), len(texts))
+            on_progress("Tokenising", len(ids), len(texts))
     return ids
 
 
 def tokenise(
-    traces: Sequence[Trace],
-    tokenizer: PreTrainedTokenizerBase,
-    what: str = "texts",
-    on_progress: ProgressCallback | None = None,
+    traces: Sequence[Trace], tokenizer: PreTrainedTokenizerBase, on_progress: ProgressCallback | None = None
 ) -> list[Row]:
-    """Tokenise traces; one whose response has no tokens is left out. See ``encode`` for the arguments."""
+    """Tokenise traces; one whose response has no tokens is left out."""
     texts = [text for trace in traces for text in (trace.prompt, trace.response, *trace.passages)]
-    ids = iter(encode(texts, tokenizer, what, on_progress))
+    ids = iter(encode(texts, tokenizer, on_progress))
     rows = [_row(trace, ids) for trace in traces]
     return [row for row in rows if len(row.response)]
 

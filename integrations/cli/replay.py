@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 
 from groundspeed.integrations.cli import options
 from groundspeed.integrations.cli.console import (
@@ -80,37 +80,34 @@ def replay(
     if as_json:
         print_json({"rows": measured})
     else:
-        _print(measured, names, budgets)
+        _print(measured)
 
 
-def _print(measured: list[dict[str, Any]], names: list[str], budgets: list[int]) -> None:
+def _print(measured: list[dict[str, Any]]) -> None:
+    """A table a data set, and one of the averages over them."""
     from groundspeed.integrations.bench.replay import average
 
-    data_sets = list(dict.fromkeys(row["dataset"] for row in measured))
-    for budget in budgets:
-        table = Table(title=f"budget {budget}", title_justify="left")
-        for heading in ("data set", "drafter"):
-            table.add_column(heading, no_wrap=True)
-        for heading in ("tokens per step", "drafted per step", "accepted", "draft us p50", "p95", "rows"):
+    tables: dict[str, list[dict[str, Any]]] = {}
+    alike: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for row in measured:
+        tables.setdefault(row["dataset"], []).append(row)
+        alike.setdefault((row["drafter"], row["budget"]), []).append(row)
+    if len(tables) > 1:
+        tables["average"] = [{**rows[0], **average(rows)} for rows in alike.values()]
+    for name, rows in tables.items():
+        table = Table(
+            Column("drafter", no_wrap=True), title=f"{name}, {rows[0]['rows']} rows", title_justify="left"
+        )
+        for heading in ("budget", "tokens per step", "drafted per step", "accepted", "draft us p50", "p95"):
             table.add_column(heading, justify="right")
-        for data_set in data_sets:
-            for row in measured:
-                if (row["dataset"], row["budget"]) == (data_set, budget):
-                    table.add_row(data_set, row["drafter"], *_cells(row))
-            table.add_section()
-        if len(data_sets) > 1:
-            for name in names:
-                rows = [row for row in measured if (row["drafter"], row["budget"]) == (name, budget)]
-                table.add_row("average", name, *_cells(average(rows)))
+        for row in rows:
+            table.add_row(
+                row["drafter"],
+                f"{row['budget']}",
+                f"{row['tokens_per_step']:.3f}",
+                f"{row['drafted_per_step']:.1f}",
+                f"{row['acceptance_rate']:.1%}",
+                f"{row['draft_us_p50']:.0f}",
+                f"{row['draft_us_p95']:.0f}",
+            )
         stdout().print(table)
-
-
-def _cells(row: dict[str, Any]) -> list[str]:
-    return [
-        f"{row['tokens_per_step']:.3f}",
-        f"{row['drafted_per_step']:.1f}",
-        f"{row['acceptance_rate']:.1%}",
-        f"{row['draft_us_p50']:.0f}",
-        f"{row['draft_us_p95']:.0f}",
-        f"{row['rows']}",
-    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ def texts(draw: st.DrawFn) -> list[list[int]]:
     """Two passages, a prompt, an output and two earlier answers over few or many tokens, some repetitive."""
     token = st.integers(0, draw(st.sampled_from([0, 2, 49_999])))
     drawn = [draw(st.lists(token, max_size=30)) for _ in range(6)]
-    return [text * draw(st.sampled_from([1, 1, 3])) for text in drawn]
+    return [text * draw(st.sampled_from([1, 1, 3, 20])) for text in drawn]
 
 
 def ids(tokens: list[int]) -> NDArray[np.int32]:
@@ -79,10 +80,9 @@ def test_the_most_frequent_paths_behind_the_longest_match_are_drafted(
     theirs = places_behind(history, committed)
     length, matches, behind = ours if ours[0] >= theirs[0] else theirs
     wanted = paths_behind(behind) if length else {}
-    # Contexts beyond MAX_MATCH + 1 tokens are not counted; no path here goes so deep that it matters.
     drafted = {path_of(tree, node): prob for node, prob in enumerate(tree.probs.tolist())}
-    assert len(drafted) == len(tree) == min(budget, len(wanted))
-    if length + max((len(path) for path in drafted), default=0) <= MAX_MATCH:
+    if length + budget <= MAX_MATCH:  # longer contexts are not told apart
+        assert len(drafted) == min(budget, len(wanted))
         assert sorted(wanted.values(), reverse=True)[:budget] == [wanted[path] for path in drafted]
         for path, prob in drafted.items():
             assert prob == np.float32(wanted[path] / matches)
@@ -103,6 +103,20 @@ def test_a_node_stands_where_its_origin_says(drawn: list[list[int]]) -> None:
         else:
             assert (prompt + output)[origin] == token
             assert (origin < len(prompt)) == (source == Source.PROMPT)
+
+
+@pytest.mark.parametrize("period", [[7], [7, 8], [7, 8, 9, 7]])
+def test_a_text_that_repeats_itself_is_drafted_on_beyond_the_longest_match(period: list[int]) -> None:
+    text = period * 100
+    for history in ([], [ids(text)]):
+        drafter = SingleMatchDrafter(index_history(history))
+        drafter.begin(DraftRequest(ids([1] if history else text), (), VOCABULARY))
+        drafter.extend(ids(text))
+        tree = drafter.propose(2 * MAX_MATCH)
+        tree.validate(VOCABULARY)
+        longest = max((path_of(tree, node) for node in range(len(tree))), key=len)
+        assert len(longest) > MAX_MATCH
+        assert list(longest) == (2 * text)[: len(longest)]
 
 
 def test_an_id_outside_the_vocabulary_is_not_drafted() -> None:
