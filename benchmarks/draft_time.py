@@ -1,20 +1,23 @@
 """What drafting costs: index build, one draft, one commit, by length of the prompt.
 
-    python benchmarks/draft_time.py
+    python benchmarks/draft_time.py ../shared/traces/*.jsonl.gz
 
 Recorded answers are decoded after their own prompts; prompts of other rows before them make up the length.
 """
 
 from __future__ import annotations
 
+import argparse
 import time
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from traces import DATA_SETS, Row, load_rows
 
 from groundspeed.drafting.base import DraftRequest
 from groundspeed.drafting.blend import BlendDrafter, warm_up
+from groundspeed.integrations.bench.traces import Row, in_fit_half, read_traces, tokenise
+from groundspeed.verify.loading import load_tokenizer
 
 LENGTHS = (1_000, 2_000, 8_000, 64_000)
 BUDGETS = (16, 32, 64)
@@ -48,10 +51,19 @@ def measure(rows: list[Row], filler: NDArray[np.int32], length: int, budget: int
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("traces", nargs="+", type=Path, help="recorded answers, a data set a file")
+    arguments = parser.parse_args()
     start = time.perf_counter()
     warm_up()
     print(f"kernels ready after {time.perf_counter() - start:.2f} s")
-    rows = [row for data_set in DATA_SETS for row in load_rows(data_set, 60, fit=False)]
+    tokenizer = load_tokenizer()
+    rows: list[Row] = []
+    for file in arguments.traces:
+        held_out = [trace for trace in read_traces(file) if not in_fit_half(trace.question)]
+        rows += tokenise(held_out[:60], tokenizer)
     filler = np.concatenate([row.prompt for row in rows[20:]])
     for length in LENGTHS:
         for budget in BUDGETS:

@@ -1,22 +1,23 @@
 """Fit the weights of the blend's predictor on recorded answers and write them to ``drafting/priors.npy``.
 
-    python benchmarks/fit_priors.py [rows per data set]
+    python benchmarks/fit_priors.py ../shared/traces/*.jsonl.gz [--rows 150]
 
-Only rows of the fitting half are read (see ``traces.in_fit_half``). Every data set weighs the same.
+Only rows of the fitting half are used (see ``in_fit_half``). Every data set weighs the same.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 from pathlib import Path
 
 import numpy as np
 import torch
-from traces import DATA_SETS, Row, load_rows
 
 from groundspeed.drafting.base import DraftRequest
 from groundspeed.drafting.blend import BlendDrafter
 from groundspeed.drafting.offers import WEIGHTS
+from groundspeed.integrations.bench.traces import Row, data_set_name, in_fit_half, read_traces, tokenise
+from groundspeed.verify.loading import load_tokenizer
 
 RIDGE = 1e-5  # penalty on half the squared weights, against the mean log-likelihood of a position
 
@@ -62,14 +63,21 @@ def fit(observed: list[tuple[np.ndarray, np.ndarray, int, float]]) -> np.ndarray
 
 
 def main() -> None:
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 150
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("traces", nargs="+", type=Path, help="recorded answers, a data set a file")
+    parser.add_argument("--rows", type=int, default=150, help="rows per data set")
+    arguments = parser.parse_args()
+    tokenizer = load_tokenizer()
     observed = []
-    for data_set in DATA_SETS:
-        rows = load_rows(data_set, count, fit=True)
+    for file in arguments.traces:
+        chosen = [trace for trace in read_traces(file) if in_fit_half(trace.question)][: arguments.rows]
+        rows = tokenise(chosen, tokenizer)
         weight = 1 / sum(len(row.response) for row in rows)
         for row in rows:
             observed += observe(row, weight)
-        print(f"{data_set}: {len(rows)} rows, {len(observed):,} positions in all")
+        print(f"{data_set_name(file)}: {len(rows)} rows, {len(observed):,} positions in all")
     np.save(Path(__file__).parents[1] / "drafting" / "priors.npy", fit(observed).astype(np.float32))
 
 

@@ -15,12 +15,14 @@ __all__ = ["PromptLookupDrafter"]
 class PromptLookupDrafter:
     """Drafts one chain by the rule of transformers' ``prompt_lookup_num_tokens`` (Saxena 2023).
 
-    The last ``max_ngram`` tokens are looked up in prompt and output, then ever shorter n-grams; the first
-    place found is copied from. The passages are not looked at.
+    The last ``max_ngram`` tokens are looked up in prompt and output, then ever shorter n-grams down to
+    ``min_ngram``; the first place found is copied from. The passages are not looked at. With both numbers at
+    5 this is vLLM's n-gram proposer as it is configured by default.
     """
 
-    def __init__(self, max_ngram: int = 2) -> None:
+    def __init__(self, max_ngram: int = 2, min_ngram: int = 1) -> None:
         self._max_ngram = max_ngram
+        self._min_ngram = min_ngram
         self.end()
 
     def begin(self, request: DraftRequest) -> None:
@@ -36,7 +38,7 @@ class PromptLookupDrafter:
     def propose(self, budget: int) -> DraftTree:
         """Copy up to ``budget`` tokens from the first place that the last tokens stand at."""
         tokens = self._tokens
-        for length in range(min(self._max_ngram, len(tokens) - 1), 0, -1):
+        for length in range(min(self._max_ngram, len(tokens) - 1), self._min_ngram - 1, -1):
             windows = np.lib.stride_tricks.sliding_window_view(tokens[:-1], length)
             places = np.flatnonzero((windows == tokens[-length:]).all(axis=1))
             if len(places):

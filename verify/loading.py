@@ -16,7 +16,14 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-__all__ = ["DEFAULT_MODEL", "LoadedModel", "bfloat16_is_fast", "default_model_file", "load_model"]
+__all__ = [
+    "DEFAULT_MODEL",
+    "LoadedModel",
+    "bfloat16_is_fast",
+    "default_model_file",
+    "load_model",
+    "load_tokenizer",
+]
 
 DEFAULT_MODEL = "SmolLM2-135M-Instruct"
 
@@ -72,6 +79,41 @@ def load_model(
     model.requires_grad_(False)
     model.eval()
     return LoadedModel(model, tokenizer, name or DEFAULT_MODEL)
+
+
+def load_tokenizer(
+    name: str | None = None, on_progress: ProgressCallback | None = None
+) -> PreTrainedTokenizerBase:
+    """Load a model's tokenizer alone.
+
+    The weights are not read, but for a GGUF file that nobody has used yet: it is converted, as for its model.
+
+    Args:
+        name: A hub id, a folder (the weights need not be there) or a GGUF file; None is the embedded default,
+            SmolLM2-135M-Instruct.
+        on_progress: Told about a conversion, in stages.
+
+    Raises:
+        MissingDependencyError: The embedded default is asked for and not installed.
+        ModelError: The tokenizer cannot be found or loaded.
+    """
+    from transformers import AutoTokenizer
+
+    folder = Path(name).expanduser() if name else None
+    source = folder if folder and folder.is_dir() else _resolve_source(name, on_progress)
+    local = isinstance(source, Path)
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source, local_files_only=local)
+    except Exception as error:  # transformers raises everything from OSError to KeyError here
+        remedy = (
+            f"check that {source} holds a tokenizer"
+            if local
+            else "check the id, the network and (for a gated model) `hf auth login`, or pass a folder"
+        )
+        raise ModelError(
+            f"cannot load the tokenizer of {name or DEFAULT_MODEL}: {_first_line(error)}; {remedy}"
+        ) from error
+    return tokenizer
 
 
 def default_model_file() -> Path:

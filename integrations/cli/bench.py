@@ -13,6 +13,7 @@ from groundspeed.errors import InputError
 from groundspeed.integrations.cli import options
 from groundspeed.integrations.cli.console import print_json, progress_bars, stdout
 from groundspeed.integrations.cli.options import load_engine
+from groundspeed.integrations.cli.replay import replay
 
 if TYPE_CHECKING:
     from groundspeed.integrations.bench.speed import SpeedReport
@@ -20,12 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["bench"]
 
-bench = typer.Typer(help="Measure on your own prompts.", no_args_is_help=True)
-
-
-@bench.callback()
-def _bench() -> None:
-    pass
+bench = typer.Typer(help="Measure on your own prompts and recorded answers.", no_args_is_help=True)
+bench.command()(replay)
 
 
 @bench.command()

@@ -15,7 +15,16 @@ from rich.text import Text
 
 from groundspeed.types import ProgressCallback
 
-__all__ = ["print_error", "print_json", "printable", "progress_bars", "quiet_libraries", "stderr", "stdout"]
+__all__ = [
+    "print_error",
+    "print_json",
+    "print_note",
+    "printable",
+    "progress_bars",
+    "quiet_libraries",
+    "stderr",
+    "stdout",
+]
 
 
 def stdout() -> Console:
@@ -32,6 +41,11 @@ def print_error(message: str) -> None:
     """Print one line on stderr, red on a terminal."""
     line = " ".join(printable(message).split())
     stderr().print(Text(f"error: {line}", style="red"), soft_wrap=True)
+
+
+def print_note(message: str) -> None:
+    """Print one line about the answer on stderr."""
+    stderr().print(printable(message), markup=False, soft_wrap=True)
 
 
 def print_json(value: Mapping[str, Any]) -> None:

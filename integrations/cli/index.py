@@ -10,10 +10,9 @@ import typer
 
 from groundspeed.integrations.cli.console import (
     print_json,
-    printable,
+    print_note,
     progress_bars,
     quiet_libraries,
-    stderr,
     stdout,
 )
 
@@ -53,13 +52,13 @@ def index(
             on_progress=report_stage,
         )
     for message in report.skipped:
-        stderr().print(printable(f"skipped: {message}"), markup=False, soft_wrap=True)
+        print_note(f"skipped: {message}")
     if as_json:
         print_json({"store": str(store), **asdict(report)})
         return
     if report.passed_over:
         kinds = ", ".join(f"{count} {suffix}" for suffix, count in report.passed_over.items())
-        stderr().print(f"passed over files of other kinds: {kinds}", markup=False, soft_wrap=True)
+        print_note(f"passed over files of other kinds: {kinds}")
     stdout().print(
         f"{store}: {report.chunks} passages; {report.added} documents added, {report.changed} changed, "
         f"{report.removed} removed, {report.unchanged} unchanged ({sum(report.seconds.values()):.1f} s, "

@@ -11,7 +11,7 @@ import pytest
 from groundspeed.errors import InputError, MissingDependencyError, ModelError
 from groundspeed.verify import loading
 from groundspeed.verify.gguf import cache_folder, convert_gguf
-from groundspeed.verify.loading import load_model
+from groundspeed.verify.loading import load_model, load_tokenizer
 
 if TYPE_CHECKING:
     import torch
@@ -207,6 +207,26 @@ def test_a_folder_saved_by_transformers_loads(tmp_path: Path) -> None:
     moved = tmp_path / "my-model"
     shutil.copytree(folder, moved)
     assert load_model(str(moved), device="cpu").name == str(moved)
+
+
+def test_a_tokenizer_is_that_of_its_model_and_loads_without_the_weights(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "tiny.gguf")
+    wanted = load_model(str(path), device="cpu").tokenizer
+    folder = tmp_path / "tokenizer"
+    wanted.save_pretrained(folder)
+    for name in (path, folder):
+        assert load_tokenizer(str(name)).get_vocab() == wanted.get_vocab()
+        assert load_tokenizer(str(name)).tokenize("\n\n12") == ["ĊĊ", "1", "2"]
+
+
+def test_a_tokenizer_that_is_not_there_is_an_error_with_a_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ModelError, match=r"cannot load the tokenizer of .* check that"):
+        load_tokenizer(str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(ModelError, match=r"tokenizer of nobody/nothing: .*check the id, the network"):
+        load_tokenizer("nobody/nothing")
 
 
 @pytest.mark.parametrize("name", ["./nowhere", "/nowhere", "a/b/c", "nowhere.gguf"])

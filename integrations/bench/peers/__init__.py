@@ -1,0 +1,1 @@
+"""Other people's drafters under the contract of drafting, for comparison only."""

@@ -1,0 +1,258 @@
+"""Replay of recorded answers: how many tokens per step would each drafter have won on them?
+
+Forced decoding: the drafter proposes, the longest path that agrees with the recorded answer is accepted, and
+the next recorded token is the bonus token. No model is needed.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from groundspeed.drafting.base import Drafter, DrafterFactory, DraftRequest, DraftTree
+from groundspeed.errors import InputError
+from groundspeed.integrations.bench.traces import (
+    Row,
+    data_set_name,
+    encode,
+    in_fit_half,
+    read_traces,
+    tokenise,
+)
+from groundspeed.types import ProgressCallback
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = ["Build", "Earlier", "Step", "Tally", "accept", "average", "decode", "replay", "replay_files"]
+
+Build: TypeAlias = Callable[[Sequence[NDArray[np.int32]]], DrafterFactory]
+"""Makes a drafter's factory from earlier answers, int32 [r_i] each."""
+
+_FOLDS = 10
+_VOCABULARY = 1 << 30  # recorded tokens are all drafted, whatever the model's vocabulary
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """One step of forced decoding.
+
+    Attributes:
+        tree: What was drafted, n nodes.
+        accepted: bool [n], the nodes on the path that agrees with the recorded answer.
+        committed: Tokens the step brought, the bonus token included.
+        draft_us: Microseconds the draft took.
+    """
+
+    tree: DraftTree
+    accepted: NDArray[np.bool_]
+    committed: int
+    draft_us: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Earlier:
+    """An answer given earlier, which may be drafted from.
+
+    Attributes:
+        question: What it answers.
+        response: int32 [r].
+    """
+
+    question: str
+    response: NDArray[np.int32]
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a replay adds up: over a data set, for one drafter at one budget."""
+
+    rows: int = 0
+    tokens: int = 0
+    steps: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    draft_us: list[float] = field(default_factory=list)
+
+    def add(self, steps: Iterator[Step]) -> None:
+        """Count one replayed row."""
+        self.rows += 1
+        for step in steps:
+            self.tokens += step.committed
+            self.steps += 1
+            self.drafted += len(step.tree)
+            self.accepted += int(step.accepted.sum())
+            self.draft_us.append(step.draft_us)
+
+    def summary(self) -> dict[str, Any]:
+        """The figures: all tokens over all steps, accepted nodes over drafted ones, times in microseconds."""
+        p50, p95 = np.percentile(self.draft_us, (50, 95)).tolist() if self.draft_us else (0.0, 0.0)
+        return {
+            "tokens_per_step": self.tokens / self.steps if self.steps else 0.0,
+            "drafted_per_step": self.drafted / self.steps if self.steps else 0.0,
+            "acceptance_rate": self.accepted / self.drafted if self.drafted else 0.0,
+            "draft_us_p50": p50,
+            "draft_us_p95": p95,
+            "rows": self.rows,
+        }
+
+
+def average(summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The mean of summaries over data sets, each weighing the same; rows are added up."""
+    mean = {key: float(np.mean([summary[key] for summary in summaries])) for key in Tally().summary()}
+    return {**mean, "rows": sum(summary["rows"] for summary in summaries)}
+
+
+def accept(tree: DraftTree, following: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """Which nodes lie on the path that agrees with ``following``, bool [n]."""
+    accepted = np.zeros(len(tree), bool)
+    node, depth = -1, 0
+    for i, (token, parent) in enumerate(zip(tree.token_ids.tolist(), tree.parents.tolist(), strict=True)):
+        if parent == node and depth < len(following) and token == following[depth]:
+            accepted[i] = True
+            node, depth = i, depth + 1
+    return accepted
+
+
+def decode(row: Row, drafter: Drafter, budget: int) -> Iterator[Step]:
+    """Decode the recorded answer with the drafter's help, step by step."""
+    drafter.begin(DraftRequest(row.prompt, row.passages, vocab_size=_VOCABULARY))
+    at = 0
+    while at < len(row.response):
+        start = time.perf_counter_ns()
+        tree = drafter.propose(budget)
+        draft_us = (time.perf_counter_ns() - start) / 1e3
+        accepted = accept(tree, row.response[at:])
+        committed = row.response[at : at + int(accepted.sum()) + 1]
+        drafter.extend(committed)
+        at += len(committed)
+        yield Step(tree, accepted, len(committed), draft_us)
+    drafter.end()
+
+
+def replay_files(
+    files: Sequence[Path],
+    tokenizer: PreTrainedTokenizerBase,
+    drafters: Mapping[str, Build],
+    budgets: Sequence[int],
+    *,
+    history: float = 0.0,
+    rows: int | None = None,
+    held_out: bool = False,
+    on_progress: ProgressCallback | None = None,
+) -> list[dict[str, Any]]:
+    """Replay files of recorded answers through drafters.
+
+    Args:
+        files: A data set each, see ``read_traces``.
+        tokenizer: Of the target model to be.
+        drafters: By name.
+        budgets: Draft nodes per step.
+        history: Fraction of a file's answers that may be drafted from where they answer another question,
+            whatever part of the file is replayed.
+        rows: Rows to replay of each file, at most; the first in the order of ``read_traces``.
+        held_out: Only rows that the shipped priors were not fitted on.
+        on_progress: Told after every row.
+
+    Returns:
+        One summary a data set, drafter and budget, with ``dataset``, ``drafter`` and ``budget``.
+
+    Raises:
+        InputError: A file cannot be read or has no row to replay.
+    """
+    measured = []
+    for file in files:
+        traces = read_traces(file)
+        chosen = [trace for trace in traces if not (held_out and in_fit_half(trace.question))][:rows]
+        if not chosen:
+            raise InputError(f"{file} has no rows that are held out; replay it without --held-out")
+        name = data_set_name(file)
+        chosen_rows = tokenise(chosen, tokenizer, on_progress)
+        given = traces[: round(history * len(traces))]
+        answers = encode([trace.response for trace in given], tokenizer, on_progress)
+        earlier = [Earlier(trace.question, answer) for trace, answer in zip(given, answers, strict=True)]
+        progress = _Progress(
+            on_progress, f"Replaying {name}", len(chosen_rows) * len(drafters) * len(budgets)
+        )
+        for drafter, build in drafters.items():
+            for budget, tally in replay(chosen_rows, build, budgets, earlier, progress).items():
+                measured.append({"dataset": name, "drafter": drafter, "budget": budget, **tally.summary()})
+    return measured
+
+
+def replay(
+    rows: Sequence[Row],
+    build: Build,
+    budgets: Sequence[int],
+    earlier: Sequence[Earlier] = (),
+    on_row: Callable[[], None] = lambda: None,
+) -> dict[int, Tally]:
+    """Replay rows with a fresh drafter each, at every budget.
+
+    Answers to a row's own question are never among the history it is replayed with: the questions are dealt
+    to ten folds, and the rows of a fold get what answers the questions of the other nine. So a drafter's
+    history is indexed once a fold.
+
+    Args:
+        rows: What to replay.
+        build: Makes the drafter's factory from the history.
+        budgets: Draft nodes per step.
+        earlier: What may be history; without any, everything is replayed in one fold.
+        on_row: Called after every row and budget.
+
+    Returns:
+        The tally by budget.
+    """
+    tallies = {budget: Tally() for budget in budgets}
+    fold_of = _folds([*(row.question for row in rows), *(answer.question for answer in earlier)])
+    for fold in range(_FOLDS) if earlier else [None]:
+        chosen = [row for row in rows if fold in (None, fold_of[row.question])]
+        if not chosen:
+            continue
+        factory = build([answer.response for answer in earlier if fold_of[answer.question] != fold])
+        for budget, tally in tallies.items():
+            with _no_collection():
+                for row in chosen:
+                    tally.add(decode(row, factory(), budget))
+                    on_row()
+    return tallies
+
+
+def _folds(questions: Sequence[str]) -> dict[str, int]:
+    """Deal the questions to folds of equal size, in an order that depends on their text only."""
+    ordered = sorted(set(questions), key=lambda question: hashlib.sha256(question.encode()).digest())
+    return {question: place % _FOLDS for place, question in enumerate(ordered)}
+
+
+class _Progress:
+    """Counts calls and reports them."""
+
+    def __init__(self, report: ProgressCallback | None, what: str, total: int) -> None:
+        self._report, self._what, self._done, self._total = report, what, 0, total
+
+    def __call__(self) -> None:
+        self._done += 1
+        if self._report:
+            self._report(self._what, self._done, self._total)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keep pauses of the garbage collector out of what is timed."""
+    enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -1,0 +1,113 @@
+"""``groundspeed bench replay``: drafters beside each other on recorded answers, without a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Column, Table
+
+from groundspeed.integrations.cli import options
+from groundspeed.integrations.cli.console import (
+    print_json,
+    print_note,
+    progress_bars,
+    quiet_libraries,
+    stdout,
+)
+
+__all__ = ["replay"]
+
+_BUDGETS = (16, 32, 64)
+
+
+def replay(
+    traces: Annotated[
+        list[Path],
+        typer.Argument(
+            exists=True,
+            dir_okay=False,
+            help="JSON lines (.gz or not): `id`, `question`, `passages`, `response`, perhaps `history`.",
+            metavar="TRACES",
+        ),
+    ],
+    drafter: Annotated[
+        list[str] | None, typer.Option(help="Drafter to replay; may be repeated; default all installed.")
+    ] = None,
+    budget: Annotated[
+        list[int] | None,
+        typer.Option(min=1, help="Draft nodes per step; may be repeated; default 16, 32, 64."),
+    ] = None,
+    tokenizer: Annotated[
+        str | None, typer.Option(help="Hub id, folder or GGUF file; by default that of the embedded model.")
+    ] = None,
+    history: Annotated[
+        float,
+        typer.Option(
+            min=0.0, max=1.0, help="Fraction of the other questions' answers that may be drafted from."
+        ),
+    ] = 0.0,
+    rows: Annotated[int | None, typer.Option(min=1, help="Rows to replay, at most, of each file.")] = None,
+    held_out: Annotated[
+        bool, typer.Option("--held-out", help="Only rows that the shipped priors were not fitted on.")
+    ] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Count the tokens per step that drafters would have won on recorded answers."""
+    from groundspeed.integrations.bench.drafters import DRAFTERS, check, installed
+    from groundspeed.integrations.bench.replay import replay_files
+    from groundspeed.verify.loading import load_tokenizer
+
+    check(drafter or ())
+    names = list(dict.fromkeys(drafter or installed()))
+    budgets = list(dict.fromkeys(budget or _BUDGETS))
+    for name in DRAFTERS if not drafter else ():
+        if name not in names:
+            print_note(f"{name} is left out: {DRAFTERS[name].package} is not installed (benchmarks/peers.md)")
+    quiet_libraries()
+    with progress_bars() as report:
+        measured = replay_files(
+            traces,
+            load_tokenizer(tokenizer, report),
+            {name: DRAFTERS[name].build for name in names},
+            budgets,
+            history=history,
+            rows=rows,
+            held_out=held_out,
+            on_progress=report,
+        )
+    if as_json:
+        print_json({"rows": measured})
+    else:
+        _print(measured)
+
+
+def _print(measured: list[dict[str, Any]]) -> None:
+    """A table a data set, and one of the averages over them."""
+    from groundspeed.integrations.bench.replay import average
+
+    tables: dict[str, list[dict[str, Any]]] = {}
+    alike: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for row in measured:
+        tables.setdefault(row["dataset"], []).append(row)
+        alike.setdefault((row["drafter"], row["budget"]), []).append(row)
+    if len(tables) > 1:
+        tables["average"] = [{**rows[0], **average(rows)} for rows in alike.values()]
+    for name, rows in tables.items():
+        table = Table(
+            Column("drafter", no_wrap=True), title=f"{name}, {rows[0]['rows']} rows", title_justify="left"
+        )
+        for heading in ("budget", "tokens per step", "drafted per step", "accepted", "draft us p50", "p95"):
+            table.add_column(heading, justify="right")
+        for row in rows:
+            table.add_row(
+                row["drafter"],
+                f"{row['budget']}",
+                f"{row['tokens_per_step']:.3f}",
+                f"{row['drafted_per_step']:.1f}",
+                f"{row['acceptance_rate']:.1%}",
+                f"{row['draft_us_p50']:.0f}",
+                f"{row['draft_us_p95']:.0f}",
+            )
+        stdout().print(table)
