@@ -20,10 +20,9 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -32,6 +31,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from groundspeed.datastores.files import sync_folder, write_through
 from groundspeed.errors import StoreError
 from groundspeed.types import Document
 
@@ -199,9 +199,9 @@ class DocumentStore:
             folder.mkdir()
             files = {}
             for name, data in _serialise(contents):
-                _write_through(folder / name, data)
+                write_through(folder / name, data)
                 files[name] = {"bytes": len(data), "sha256": sha256(data).hexdigest()}
-            _sync_folder(folder)
+            sync_folder(folder)
             header = {
                 "format": FORMAT,
                 "version": VERSION,
@@ -212,10 +212,10 @@ class DocumentStore:
                 "files": files,
             }
             new_header = folder / _HEADER
-            _write_through(new_header, json.dumps(header, indent=2).encode())
-            _sync_folder(self.path)
+            write_through(new_header, json.dumps(header, indent=2).encode())
+            sync_folder(self.path)
             new_header.replace(self.path / _HEADER)
-            _sync_folder(self.path)
+            sync_folder(self.path)
         except OSError as error:
             raise StoreError(
                 f"The store {self.path} could not be written ({error.strerror}) and stays as it was; "
@@ -347,20 +347,3 @@ def _deserialise(header: dict[str, Any], data: dict[str, bytes]) -> StoreContent
             scores=array("postings_scores.npy"),
         ),
     )
-
-
-def _write_through(path: Path, data: bytes) -> None:
-    with path.open("wb") as handle:
-        handle.write(data)
-        handle.flush()
-        os.fsync(handle.fileno())
-
-
-def _sync_folder(path: Path) -> None:
-    """Make the names in a folder durable; Windows cannot open folders and does without."""
-    with suppress(PermissionError):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from groundspeed.jit import kernel
 
-__all__ = ["LONGEST", "find", "key_layout", "levels", "separator", "sort_contexts", "top_keys"]
+__all__ = ["LONGEST", "find", "key_layout", "levels", "separator", "sort_contexts", "top_keys", "widen"]
 
 LONGEST = 24
 """Longest context, in tokens, that is told apart from longer ones."""
@@ -68,10 +68,8 @@ def key_layout(text):
 
 
 @kernel
-def lower_bound(keys, key):
-    """First of the rising ``keys`` that is not below ``key``."""
-    low = 0
-    high = len(keys)
+def lower_bound(keys, key, low, high):
+    """First of the rising ``keys[low:high]`` that is not below ``key``; ``high`` when all are."""
     while low < high:
         middle = (low + high) // 2
         if keys[middle] < key:
@@ -84,6 +82,8 @@ def lower_bound(keys, key):
 @kernel
 def overlap(text, row, context, size):
     """Tokens of the context, last first, that stand before and at position ``row``."""
+    if row >= len(text):  # a damaged file must not lead out of the array
+        return 0
     n = 0
     while n < size and text[row - n] == context[n]:
         n += 1
@@ -106,11 +106,17 @@ def find(text, rows, keys, context, size):
     for k in range(width):
         key = (key << np.uint64(bits)) | np.uint64(context[k] if k < size else 0)
     # Rows under smaller keys sort before the context, rows under larger ones do not.
-    low = max(lower_bound(keys, key) - 1, 0) * STRIDE
-    high = min(lower_bound(keys, key + np.uint64(1)) * STRIDE, len(rows))
+    block = lower_bound(keys, key, 0, len(keys))
+    # Few rows share a key: the end of theirs is near, and looking further and further touches less memory.
+    near, far = block, block + 1
+    while far < len(keys) and keys[far - 1] <= key:
+        near, far = far, far + 2 * (far - block)
+    beyond = lower_bound(keys, key + np.uint64(1), near, min(far, len(keys)))
+    low = max(block - 1, 0) * STRIDE
+    high = min(beyond * STRIDE, len(rows))
     while low < high:
         middle = (low + high) // 2
-        row = np.int64(rows[middle])
+        row = min(np.int64(rows[middle]), len(text) - 1)
         n = overlap(text, row, context, size)
         if n < size and np.int64(text[row - n]) < context[n]:
             low = middle + 1
@@ -159,22 +165,40 @@ def levels(text, rows, keys, context, size, found):
     size = min(size, LONGEST)
     if len(rows) == 0 or size == 0:
         return 0
-    last = find(text, rows, keys, context, size)
-    first = last
-    last -= 1
+    first = find(text, rows, keys, context, size)
+    last = first - 1
     n = 0
     while n < len(found):
-        left = overlap(text, np.int64(rows[first - 1]), context, size) if first > 0 else 0
-        right = overlap(text, np.int64(rows[last + 1]), context, size) if last + 1 < len(rows) else 0
-        length = max(left, right)
+        length, first, last = widen(text, rows, context, size, first, last)
         if length == 0:
             break
-        if left == length:
-            first = edge(text, rows, context, length, first - 1, -1)
-        if right == length:
-            last = edge(text, rows, context, length, last + 1, 1)
         found[n, 0] = length
         found[n, 1] = first
         found[n, 2] = last
         n += 1
     return n
+
+
+@kernel
+def widen(text, rows, context, size, first, last):
+    """The next shorter match round the rows of a longer one.
+
+    Args:
+        text: uint16 or uint32 [n].
+        rows: uint32 [n].
+        context: int64 [at least size], the last token first.
+        size: Tokens of the context, at most ``LONGEST``.
+        first: First row of the longer match; ``find``'s row to begin with.
+        last: Last row of the longer match; ``find``'s row - 1 to begin with.
+
+    Returns:
+        Length of the match, 0 when there is none; its first and last row, the longer match's among them.
+    """
+    left = overlap(text, np.int64(rows[first - 1]), context, size) if first > 0 else 0
+    right = overlap(text, np.int64(rows[last + 1]), context, size) if last + 1 < len(rows) else 0
+    length = max(left, right)
+    if length > 0 and left == length:
+        first = edge(text, rows, context, length, first - 1, -1)
+    if length > 0 and right == length:
+        last = edge(text, rows, context, length, last + 1, 1)
+    return length, first, last

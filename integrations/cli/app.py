@@ -12,6 +12,7 @@ from groundspeed.errors import GroundspeedError
 from groundspeed.integrations.cli.answer import ask, generate
 from groundspeed.integrations.cli.bench import bench
 from groundspeed.integrations.cli.console import print_error
+from groundspeed.integrations.cli.datastore import datastore
 from groundspeed.integrations.cli.demo import demo
 from groundspeed.integrations.cli.doctor import doctor
 from groundspeed.integrations.cli.index import index
@@ -48,6 +49,7 @@ app.command()(generate)
 app.command()(doctor)
 app.command(hidden=True)(demo)
 app.add_typer(bench, name="bench")
+app.add_typer(datastore, name="datastore")
 
 
 def _print_version(wanted: bool) -> None:

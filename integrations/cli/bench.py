@@ -77,6 +77,55 @@ def speed(
         _print(setting, measured)
 
 
+@bench.command()
+def datastore(
+    paths: Annotated[list[Path], typer.Argument(help="Text to make up the store from, as `index` reads it.")],
+    tokens: Annotated[
+        list[int] | None, typer.Option(min=100_000, help="Size of the store; may be repeated; default 20M.")
+    ] = None,
+    folder: Annotated[Path, typer.Option(help="Where to build; emptied first.")] = Path("bench-datastore"),
+    tokenizer: Annotated[
+        str | None, typer.Option(help="Hub id, folder or GGUF file; by default the embedded model's.")
+    ] = None,
+    queries: Annotated[int, typer.Option(min=100, help="Contexts to ask for.")] = 2000,
+    peers: Annotated[
+        bool, typer.Option(help="Measure draftretriever and infini-gram where installed.")
+    ] = True,
+    as_json: options.Json = False,
+) -> None:
+    """Build, open, ask and change a token datastore, beside its peers in the same run."""
+    import numpy as np
+
+    from groundspeed.integrations.bench.datastore import PEERS, measure_datastore
+    from groundspeed.integrations.tokenizing import load_tokenizer, tokenize
+    from groundspeed.retrieval.loaders import load_documents
+
+    rows: list[dict[str, Any]] = []
+    with progress_bars("tokens") as report:
+        loaded = load_tokenizer(tokenizer, report)
+        base = np.concatenate([a.token_ids for a in tokenize(load_documents(paths), loaded, report)])
+        for size in tokens or [20_000_000]:
+            rows += measure_datastore(
+                base,
+                len(loaded),
+                size,
+                folder,
+                queries=queries,
+                peers=PEERS if peers else (),
+                on_progress=report,
+            )
+    if as_json:
+        print_json({"base_tokens": len(base), "rows": rows})
+        return
+    table = Table("system", "tokens", "what", "figures", box=None)
+    for row in rows:
+        figures = ", ".join(
+            f"{name} {row[name]:,.4g}" for name in row if name not in ("system", "tokens", "what")
+        )
+        table.add_row(row["system"], f"{row['tokens']:,}", row["what"], figures)
+    stdout().print(table)
+
+
 def _setting(
     engine: Engine, prompts: int, prompt_tokens: int, max_tokens: int, rounds: int
 ) -> dict[str, Any]:

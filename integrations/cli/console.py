@@ -10,7 +10,17 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.text import Text
 
 from groundspeed.types import ProgressCallback
@@ -58,16 +68,33 @@ def printable(text: str) -> str:
     return "".join(char if char in "\n\t" or char.isprintable() or char == "\xa0" else "�" for char in text)
 
 
+class _Rate(ProgressColumn):
+    """How many a second."""
+
+    def __init__(self, unit: str) -> None:
+        self._unit = unit
+        super().__init__()
+
+    def render(self, task: Task) -> Text:
+        return Text(f"{task.speed:,.0f} {self._unit}/s" if task.speed else "")
+
+
 @contextmanager
-def progress_bars() -> Iterator[ProgressCallback]:
-    """Give a callback that draws a bar per stage on stderr; it draws nothing where that is no terminal."""
+def progress_bars(unit: str | None = None) -> Iterator[ProgressCallback]:
+    """Give a callback that draws a bar per stage on stderr; it draws nothing where that is no terminal.
+
+    Args:
+        unit: What is counted; shows how many a second and the time left as well.
+    """
     console = stderr()
-    columns = (
+    columns: tuple[ProgressColumn, ...] = (
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
+    if unit is not None:
+        columns = (*columns, _Rate(unit), TimeRemainingColumn())
     tasks: dict[str, TaskID] = {}
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
 

@@ -32,6 +32,10 @@ def index(
         bool, typer.Option("--skip-unreadable", help="Leave out what cannot be read instead of stopping.")
     ] = False,
     max_document_mb: Annotated[float, typer.Option(min=0.001, help="Larger documents are refused.")] = 32,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(help="Also keep the corpus as tokens of this hub id, folder or GGUF, to draft from."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as one JSON object.")] = False,
 ) -> None:
     """Index a corpus, or bring its store up to date: only what changed is embedded again."""
@@ -51,6 +55,11 @@ def index(
             skip_unreadable=skip_unreadable,
             on_progress=report_stage,
         )
+    if tokenizer is not None:
+        from groundspeed.integrations.tokenizing import index_tokens, load_tokenizer
+
+        with progress_bars("tokens") as report_progress:
+            index_tokens(store, load_tokenizer(tokenizer, report_progress), report_progress)
     for message in report.skipped:
         print_note(f"skipped: {message}")
     if as_json:

@@ -1,0 +1,275 @@
+"""A sealed segment: one file that is mapped, never read whole and never changed.
+
+Layout of the file::
+
+    header     magic, CRC-32 and JSON, spaces up to 4,096 bytes
+    text       the tokens, 2 or 4 bytes each, with separators
+    rows       their order by context, 4 bytes each
+    keys       the top table, 8 bytes for every 32nd row
+    starts     where each document starts, 4 bytes each
+    order      the documents by id, 4 bytes each
+    offsets    where each record starts, 8 bytes each
+    records    id and metadata of each document (JSON)
+    checksums  CRC-32 of every 64 KiB of the file before, from the end of the header on
+
+Sections start at multiples of 64. The header is written last: a file without one was never finished.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import mmap
+import os
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from groundspeed.datastores.parts import Part
+from groundspeed.errors import StoreError
+from groundspeed.types import ProgressCallback
+
+if TYPE_CHECKING:
+    from groundspeed.datastores.merging import Merge
+
+__all__ = ["check_segment", "open_segment", "write_segment"]
+
+VERSION = 1
+_MAGIC = b"GSSEG\r\n\x1a"
+_FIXED = struct.Struct("<8sI")  # magic, CRC-32 of the rest of the header
+_HEADER_BYTES = 4096
+_BLOCK = 1 << 16
+_ALIGNMENT = 64
+
+
+class DocumentRecords:
+    """The document table of a mapped segment."""
+
+    def __init__(
+        self,
+        path: Path,
+        order: NDArray[np.uint32],
+        offsets: NDArray[np.int64],
+        records: NDArray[np.uint8],
+    ) -> None:
+        self._path = path
+        self._order = order
+        self._offsets = offsets
+        self._records = records
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def id(self, number: int) -> str:
+        """The id of a document."""
+        return self._record(number)[0]
+
+    def metadata(self, number: int) -> Mapping[str, Any]:
+        """The metadata of a document."""
+        return self._record(number)[1]
+
+    def find(self, document_id: str) -> list[int]:
+        """The documents with an id."""
+        low, high = 0, len(self)
+        while low < high:
+            middle = (low + high) // 2
+            if self.id(int(self._order[middle])) < document_id:
+                low = middle + 1
+            else:
+                high = middle
+        found = []
+        while low < len(self) and self.id(int(self._order[low])) == document_id:
+            found.append(int(self._order[low]))
+            low += 1
+        return found
+
+    def _record(self, number: int) -> tuple[str, Mapping[str, Any]]:
+        try:
+            record = json.loads(self._records[self._offsets[number] : self._offsets[number + 1]].tobytes())
+            document_id, metadata = (record, {}) if isinstance(record, str) else record
+            return str(document_id), dict(metadata)
+        except (ValueError, TypeError, IndexError) as error:
+            raise damaged(
+                self._path, 0, f"the record of document {number} cannot be read ({error})"
+            ) from error
+
+
+def write_segment(path: Path, merge: Merge, on_progress: ProgressCallback | None = None) -> None:
+    """Write the live documents of some pieces as one segment; memory stays bounded.
+
+    Args:
+        path: The new file; a crash leaves one that ``open_segment`` refuses and no manifest names.
+        merge: What to write.
+        on_progress: Is told the rows done, as the stage ``merge``.
+    """
+    from groundspeed.datastores.search import top_keys
+
+    dtype = merge.pieces[0].part.text.dtype
+    with path.open("w+b") as handle:
+        sections: dict[str, tuple[int, int]] = {}
+        handle.seek(_HEADER_BYTES)
+
+        def section(name: str, chunks: Iterable[NDArray[Any]]) -> None:
+            handle.seek(-handle.tell() % _ALIGNMENT, io.SEEK_CUR)
+            start = handle.tell()
+            for chunk in chunks:
+                handle.write(np.ascontiguousarray(chunk).data)
+            sections[name] = (start, handle.tell() - start)
+
+        def rows() -> Iterator[NDArray[np.uint32]]:
+            done = 0
+            for batch in merge.rows():
+                yield batch
+                done += len(batch)
+                if on_progress is not None:
+                    on_progress("merge", done, merge.symbols)
+
+        section("text", merge.text())
+        section("rows", rows())
+        handle.flush()
+        text = _mapped(handle.fileno(), dtype, sections["text"])
+        section("keys", [top_keys(text, _mapped(handle.fileno(), np.dtype(np.uint32), sections["rows"]))])
+        _write_documents(merge, section)
+        handle.seek(-handle.tell() % _ALIGNMENT, io.SEEK_CUR)
+        end = handle.tell()
+        handle.truncate(end)
+        handle.flush()
+        checksums = np.array(list(_block_checksums(handle.fileno(), end)), "<u4")
+        sections["checksums"] = (end, checksums.nbytes)
+        handle.write(checksums.data)
+        header = json.dumps(
+            {
+                "format": "groundspeed segment",
+                "version": VERSION,
+                "token_bytes": dtype.itemsize,
+                "symbols": merge.symbols,
+                "documents": len(merge.starts) - 1,
+                "sections": sections,
+                "checksums_crc": crc32(checksums.data),
+            }
+        ).encode()
+        header = header.ljust(_HEADER_BYTES - _FIXED.size)
+        handle.seek(0)
+        handle.write(_FIXED.pack(_MAGIC, crc32(header)) + header)
+        handle.flush()
+        os.fsync(handle.fileno())
+
+
+def _write_documents(merge: Merge, section: Any) -> None:
+    ids, records = [], []
+    for piece, number in merge.live():
+        document_id = piece.part.documents.id(number)
+        metadata = piece.part.documents.metadata(number)
+        record = [document_id, dict(metadata)] if metadata else document_id
+        ids.append(document_id)
+        records.append(json.dumps(record, ensure_ascii=False).encode())
+    offsets = np.zeros(len(records) + 1, np.int64)
+    np.cumsum([len(record) for record in records], out=offsets[1:])
+    section("starts", [merge.starts])
+    section("order", [np.array(sorted(range(len(ids)), key=ids.__getitem__), np.uint32)])
+    section("offsets", [offsets])
+    section("records", [np.frombuffer(b"".join(records), np.uint8)])
+
+
+def open_segment(path: Path) -> Part:
+    """Map a segment; takes the same time and memory whatever its size.
+
+    Raises:
+        FileNotFoundError: It is not there; the caller knows whether it should be.
+        StoreError: It is cut short, or its header is damaged or of a newer version.
+    """
+    with path.open("rb") as handle:
+        header = _read_header(path, handle.fileno())
+        sections = {name: (start, size) for name, (start, size) in header["sections"].items()}
+        size, wanted = os.fstat(handle.fileno()).st_size, sum(sections["checksums"])
+        if size != wanted:
+            raise damaged(path, min(size, wanted), f"it has {size:,} bytes instead of {wanted:,}")
+        text_type = np.dtype(np.uint16 if header["token_bytes"] == 2 else np.uint32)
+
+        def array(name: str, dtype: Any) -> NDArray[Any]:
+            return _mapped(handle.fileno(), np.dtype(dtype), sections[name])
+
+        documents = DocumentRecords(
+            path, array("order", np.uint32), array("offsets", np.int64), array("records", np.uint8)
+        )
+        return Part(
+            text=array("text", text_type),
+            rows=array("rows", np.uint32),
+            keys=array("keys", np.uint64),
+            starts=array("starts", np.uint32),
+            documents=documents,
+            name=path.name,
+        )
+
+
+def check_segment(path: Path, on_progress: ProgressCallback | None = None) -> None:
+    """Compare every checksum of a segment.
+
+    Raises:
+        StoreError: Naming the file and the offset of the first damage.
+    """
+    try:
+        open_segment(path)
+    except FileNotFoundError as error:
+        raise damaged(path, 0, "the file is missing") from error
+    with path.open("rb") as handle:
+        header = _read_header(path, handle.fileno())
+        start, size = header["sections"]["checksums"]
+        data = os.pread(handle.fileno(), size, start)
+        if crc32(data) != header["checksums_crc"]:
+            raise damaged(path, start, "the table of checksums does not fit its own")
+        wanted = np.frombuffer(data, "<u4").tolist()
+        if len(wanted) != -(-(start - _HEADER_BYTES) // _BLOCK):
+            raise damaged(path, start, "the table of checksums has another length than the blocks ask for")
+        for block, found in enumerate(_block_checksums(handle.fileno(), start)):
+            if found != wanted[block]:
+                offset = _HEADER_BYTES + block * _BLOCK
+                raise damaged(path, offset, f"the checksum of the {_BLOCK:,} bytes there does not fit")
+            if on_progress is not None:
+                on_progress("verify", (block + 1) * _BLOCK, start)
+
+
+def damaged(path: Path, offset: int, what: str) -> StoreError:
+    """The error for a damaged file of a store."""
+    return StoreError(
+        f"{path} is damaged at byte {offset:,}: {what}. Run `groundspeed datastore verify --set-aside "
+        f"--store {path.parent}` to go on without it, and add its documents again."
+    )
+
+
+def _read_header(path: Path, descriptor: int) -> dict[str, Any]:
+    head = os.pread(descriptor, _HEADER_BYTES, 0)
+    if len(head) < _HEADER_BYTES:
+        raise damaged(path, len(head), "it ends within its header")
+    magic, checksum = _FIXED.unpack_from(head)
+    data = head[_FIXED.size :]
+    if magic != _MAGIC or crc32(data) != checksum:
+        raise damaged(path, 0, "the header does not fit its checksum")
+    header: dict[str, Any] = json.loads(data)
+    if header["version"] != VERSION:
+        raise StoreError(
+            f"{path} has format version {header['version']}, this groundspeed reads version {VERSION}; "
+            "upgrade groundspeed, or build the store again."
+        )
+    return header
+
+
+def _mapped(descriptor: int, dtype: np.dtype[Any], section: tuple[int, int]) -> NDArray[Any]:
+    start, size = section
+    if size == 0:
+        empty = np.empty(0, dtype)
+        empty.flags.writeable = False
+        return empty
+    page = start // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
+    data = mmap.mmap(descriptor, start + size - page, access=mmap.ACCESS_READ, offset=page)
+    return np.frombuffer(data, dtype, size // dtype.itemsize, start - page)
+
+
+def _block_checksums(descriptor: int, end: int) -> Iterator[int]:
+    for offset in range(_HEADER_BYTES, end, _BLOCK):
+        yield crc32(os.pread(descriptor, min(_BLOCK, end - offset), offset))
