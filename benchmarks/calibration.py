@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from groundspeed.drafting.blend import BlendDrafter
-from groundspeed.integrations.bench.replay import decode
+from groundspeed.integrations.bench.replay import Vocabulary, decode
 from groundspeed.integrations.bench.traces import in_fit_half, read_traces, tokenise
 from groundspeed.verify.loading import load_tokenizer
 
@@ -25,11 +25,12 @@ def main() -> None:
     parser.add_argument("--budget", type=int, default=32, help="draft nodes per step")
     arguments = parser.parse_args()
     tokenizer = load_tokenizer()
+    vocabulary = Vocabulary.of(tokenizer)
     steps = []
     for file in arguments.traces:
         held_out = [trace for trace in read_traces(file) if not in_fit_half(trace.question)]
         for row in tokenise(held_out[: arguments.rows], tokenizer):
-            steps += decode(row, BlendDrafter(), arguments.budget)
+            steps += decode(row, BlendDrafter(), arguments.budget, vocabulary)
     believed = np.concatenate([step.tree.probs for step in steps])
     accepted = np.concatenate([step.accepted for step in steps])
     print("path probability      nodes  believed  accepted")

@@ -24,11 +24,14 @@ class DraftRequest:
             their documents. One that repeats, overlaps or continues another is joined to the better one, and
             empty at its own place.
         vocab_size: Ids at or above this are never drafted.
+        forms: int32 [at most vocab_size], which tokens are alike but for case, spaces and punctuation
+            (``groundspeed.drafting.forms.token_forms``); None where that is not known.
     """
 
     prompt_ids: NDArray[np.int32]
     passages: tuple[NDArray[np.int32], ...]
     vocab_size: int
+    forms: NDArray[np.int32] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

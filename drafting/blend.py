@@ -1,83 +1,91 @@
-"""The default drafter: one blended variable-order predictor over passages, prompt and output."""
+"""The default drafter: one blended variable-order predictor over all that the request and the store hold."""
 
 from __future__ import annotations
 
-from functools import cache
-from importlib.resources import as_file, files
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from groundspeed.drafting.base import DraftRequest, DraftTree
-from groundspeed.drafting.growth import commit, grow, most_frequent
-from groundspeed.drafting.offers import (
-    CANDIDATES,
-    FEATURES,
+from groundspeed.datastores.base import TokenSource
+from groundspeed.datastores.snapshot import Snapshot
+from groundspeed.drafting.base import DraftRequest, DraftTree, RunnerUps
+from groundspeed.drafting.calibration import Calibration
+from groundspeed.drafting.commit import commit, most_frequent, offer_root
+from groundspeed.drafting.features import FEATURES, NONE_FEATURES, ROW
+from groundspeed.drafting.forms import FormIndex
+from groundspeed.drafting.growth import grow
+from groundspeed.drafting.node import (
+    FORM_PLACE,
     HEAT,
     HOT,
+    LAST,
     LAYOUT,
     MATCH,
     NODE_COLUMNS,
-    NONE_FEATURES,
+    OTHERS,
     OUTPUT,
     PLACE,
+    PREVIOUS,
+    SECOND,
     STATE,
     STREAM,
     VOCABULARY,
-    WEIGHTS,
-    offer,
 )
+from groundspeed.drafting.offers import CANDIDATE_COLUMNS, CANDIDATES
+from groundspeed.drafting.recycled import RecycledTokens
 from groundspeed.drafting.suffix import CONTEXT, CONTEXT_LENGTH, SuffixIndex
-from groundspeed.errors import DraftError
 
-__all__ = ["BlendDrafter", "load_priors", "warm_up"]
+__all__ = ["Blend", "BlendDrafter", "warm_up"]
 
 _FREQUENT = 16  # tokens of order 0
-
-
-@cache
-def load_priors() -> NDArray[np.float64]:
-    """The shipped weights, float64 [WEIGHTS], fitted by ``benchmarks/fit_priors.py``."""
-    with as_file(files("groundspeed.drafting") / "priors.npy") as path:
-        priors: NDArray[np.float32] = np.load(path)
-        return priors.astype(np.float64)
+_NOTHING_STORED = Snapshot((), np.dtype(np.uint16))
+_NOTHING_SHOWN = RecycledTokens(capacity=8)
 
 
 def warm_up() -> None:
     """Compile the kernels, or load them from numba's cache, so that no request waits for it.
 
-    About 5 s on the first run after an installation, 0.3 s later. Safe in a thread beside other work.
+    About 10 s on the first run after an installation, 0.5 s later. Safe in a thread beside other work.
     """
     drafter = BlendDrafter()
     token = np.zeros(1, np.int32)
-    drafter.begin(DraftRequest(prompt_ids=token, passages=(), vocab_size=1))
+    drafter.begin(DraftRequest(prompt_ids=token, passages=(), vocab_size=1, forms=token))
+    drafter.recycle(RunnerUps(token, token - 1, token[None]))
     drafter.extend(token)
     drafter.propose(1)
 
 
 class BlendDrafter:
-    """Drafts from the request's passages, its prompt and what was generated so far.
+    """Drafts from the request's passages, its prompt, what was generated so far, and what is stored.
 
     At every node of the tree the tokens that followed its context anywhere compete (``offers``); the tree
     grows best-first by path probability, so for any budget it holds the most probable nodes (the argument of
     Sequoia and EAGLE-2). Nodes come depth first, the most probable child first.
+
+    Attributes:
+        runners_up: How many of the tokens that the target showed it takes in per row.
     """
 
-    def __init__(self, priors: NDArray[np.float64] | None = None) -> None:
+    runners_up = ROW
+
+    def __init__(
+        self,
+        stored: Snapshot | None = None,
+        calibration: Calibration | None = None,
+        recycled: RecycledTokens | None = None,
+    ) -> None:
         """Make a drafter for one request.
 
         Args:
-            priors: float64 [WEIGHTS], the weights of the predictor; the shipped ones by default.
-
-        Raises:
-            DraftError: Priors of another shape.
+            stored: Text to draft from as well, a corpus or earlier answers: what a datastore holds now.
+            calibration: The predictor's weights, shared by requests and learning from them; by default the
+                shipped ones, learning from this request alone.
+            recycled: What the target showed, shared by requests; by default of this request alone.
         """
-        self._weights = load_priors() if priors is None else priors
-        if self._weights.shape != (WEIGHTS,):
-            raise DraftError(
-                f"The priors have shape {self._weights.shape}, this version takes ({WEIGHTS},); "
-                "fit them again with benchmarks/fit_priors.py."
-            )
+        self._stored = stored or _NOTHING_STORED
+        self._calibration = calibration or Calibration()
+        self._shared_recycled = recycled
         self.end()
 
     def begin(self, request: DraftRequest) -> None:
@@ -91,35 +99,57 @@ class BlendDrafter:
             starts.append(len(self._index))
             self._index.extend(text)
         self._starts = np.array(starts, np.int64)
-        self._layout[STREAM] = starts[-1]
-        self._layout[OUTPUT] = len(self._index)
-        self._layout[VOCABULARY] = request.vocab_size
-        self._frequent = most_frequent(self._index.states, self._index.edges, request.vocab_size, _FREQUENT)
+        self._forms = FormIndex(request.forms)
+        self._forms.add(texts, starts)
+        self._recycled = self._shared_recycled or RecycledTokens()
+        layout = np.empty(LAYOUT, np.int64)
+        layout[SECOND] = starts[min(1, len(request.passages))]
+        layout[OTHERS] = starts[min(3, len(request.passages))]
+        layout[STREAM] = starts[-1]
+        layout[OUTPUT] = len(self._index)
+        layout[VOCABULARY] = request.vocab_size
+        frequent = most_frequent(self._index.states, self._index.edges, request.vocab_size, _FREQUENT)
+        self._request = (layout, frequent, _count(texts, request.vocab_size))
         self._node[STATE] = self._index.registers[CONTEXT]
         self._node[MATCH] = self._index.registers[CONTEXT_LENGTH]
+        for column, back in ((LAST, 1), (PREVIOUS, 2)):
+            if len(request.prompt_ids) >= back:
+                self._node[column] = request.prompt_ids[-back]
+
+    def recycle(self, shown: RunnerUps) -> None:
+        """Take in what a verification showed."""
+        self._recycled.store(int(self._node[PREVIOUS]), shown)
 
     def extend(self, token_ids: NDArray[np.int32]) -> None:
         """Take in newly committed tokens, int32 [k]."""
-        index = self._index
-        index.reserve(len(token_ids))
-        commit(index.tokens, index.states, index.edges, index.table, index.registers, self._node, token_ids)
+        self._index.reserve(len(token_ids))
+        commit(
+            self._index.arrays,
+            self._index.registers,
+            self._forms.arrays(len(token_ids)),
+            self._request,
+            self._stored.arrays,
+            self._recycled.arrays,
+            self._node,
+            self._calibration.weights,
+            self._calibration.seen,
+            token_ids,
+        )
 
     def propose(self, budget: int) -> DraftTree:
         """Draft what may follow the committed text, with at most ``budget`` nodes."""
         if budget <= 0:
             return DraftTree.empty()
-        index = self._index
         return DraftTree(
             *grow(
-                index.tokens,
-                index.states,
-                index.edges,
-                index.table,
-                self._layout,
+                self._index.arrays,
+                len(self._index),
+                self._request,
                 self._starts,
-                self._frequent,
+                self._stored.arrays,
+                self._recycled.arrays,
                 self._node,
-                self._weights,
+                self._calibration.weights,
                 budget,
             )
         )
@@ -127,11 +157,13 @@ class BlendDrafter:
     def end(self) -> None:
         """Forget the request."""
         self._index = SuffixIndex()
-        self._layout = np.zeros(LAYOUT, np.int64)
+        self._forms = FormIndex(None)
+        self._recycled = self._shared_recycled or _NOTHING_SHOWN
         self._starts = np.zeros(1, np.int64)
-        self._frequent = np.empty(0, np.int64)
-        self._node = np.zeros(NODE_COLUMNS, np.int64)
-        self._node[PLACE] = -1
+        self._request = (np.zeros(LAYOUT, np.int64), np.empty(0, np.int64), np.empty(0, np.int32))
+        self._node: NDArray[np.int64] = np.zeros(NODE_COLUMNS, np.int64)
+        for column in (PLACE, FORM_PLACE, LAST, PREVIOUS):
+            self._node[column] = -1
         self._node[HEAT] = HOT // 2
 
     def offers(self) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int32]]:
@@ -141,12 +173,47 @@ class BlendDrafter:
             int64 [c] candidate tokens, int32 [c, FEATURES] their features, int32 [NONE_FEATURES] those of
             "none of them".
         """
-        index = self._index
-        candidates = np.empty((CANDIDATES, 3), np.int64)
+        candidates = np.empty((CANDIDATES, CANDIDATE_COLUMNS), np.int64)
         features = np.empty((CANDIDATES, FEATURES), np.int32)
         none_features = np.empty(NONE_FEATURES, np.int32)
-        n = offer(
-            index.tokens, index.states, index.edges, index.table, self._layout, self._frequent,
-            self._node, candidates, features, none_features,
+        n = offer_root(
+            self._index.arrays, len(self._index), self._request, self._stored.arrays,
+            self._recycled.arrays, self._node, candidates, features, none_features,
         )  # fmt: skip
         return candidates[:n, 0], features[:n], none_features
+
+
+def _count(texts: Sequence[NDArray[np.int32]], vocab_size: int) -> NDArray[np.int32]:
+    """How often each token below ``vocab_size`` stands in texts, int32 [vocab_size]."""
+    tokens = np.concatenate(texts)
+    return np.bincount(tokens[tokens < vocab_size], minlength=vocab_size).astype(np.int32)
+
+
+class Blend:
+    """Makes the blend's drafters for the requests of an engine.
+
+    Attributes:
+        calibration: What all of them draft by, and learn.
+    """
+
+    def __init__(
+        self,
+        datastore: TokenSource | None = None,
+        calibration: Calibration | None = None,
+        recycled: RecycledTokens | None = None,
+    ) -> None:
+        """Say what requests share.
+
+        Args:
+            datastore: Draft from what it holds as well.
+            calibration: The shipped priors by default.
+            recycled: A table that all requests write to and draft from; by default each has its own.
+        """
+        self.calibration = calibration or Calibration()
+        self._datastore = datastore
+        self._recycled = recycled
+
+    def __call__(self) -> BlendDrafter:
+        """A drafter for one request, with what the datastore holds now."""
+        stored = self._datastore.snapshot() if self._datastore else None
+        return BlendDrafter(stored, self.calibration, self._recycled)

@@ -1,101 +1,87 @@
-"""The kernels of the blend: committing tokens and growing a tree best-first."""
+"""The kernel of the blend: growing a draft tree best-first."""
 # mypy: allow-untyped-defs
 
 from __future__ import annotations
 
 import numpy as np
 
-from groundspeed.jit import kernel
+from groundspeed.datastores.search import LONGEST
+from groundspeed.drafting.features import FEATURES, NONE_FEATURES
+from groundspeed.drafting.node import MATCH, NODE_COLUMNS, OUTPUT, PLACE, STREAM, advance
 from groundspeed.drafting.offers import (
+    CANDIDATE,
+    CANDIDATE_COLUMNS,
+    CANDIDATE_MATCH,
+    CANDIDATE_ORIGIN,
+    CANDIDATE_STATE,
     CANDIDATES,
-    FEATURES,
-    HEAT,
-    HOT,
-    NODE_COLUMNS,
-    NONE_FEATURES,
-    OUTPUT,
-    PLACE,
-    STREAM,
-    advance,
+    FROM_REQUEST,
+    FROM_TARGET,
     offer,
     score,
 )
-from groundspeed.drafting.suffix import (
-    CONTEXT,
-    CONTEXT_LENGTH,
-    COUNT,
-    EDGES,
-    FIRST,
-    LENGTH,
-    LINK,
-    NEXT,
-    TARGET,
-    TOKEN,
-    append,
-)
+from groundspeed.drafting.stored import FOLLOWER_COLUMNS, FOLLOWERS, LEVELS, ask
+from groundspeed.drafting.suffix import FIRST
+from groundspeed.jit import kernel
 from groundspeed.types import Source
 
-__all__ = ["commit", "grow", "most_frequent"]
+__all__ = ["CERTAIN", "grow", "read_context"]
 
 _FLOOR = 0.002  # paths less probable than this are not worth a node at any budget
 _SURE = 0.97  # no candidate is believed to be more probable than this
-_COOLING = 12  # tokens over which HEAT forgets
+_ASKING = 10  # nodes of a tree, the most probable ones, at which stored text is asked
+CERTAIN = 8
+"""Stored text is asked only where the request's own text matches fewer tokens."""
 
 _SOURCE_PASSAGE, _SOURCE_PROMPT, _SOURCE_OUTPUT = int(Source.PASSAGE), int(Source.PROMPT), int(Source.OUTPUT)
+_SOURCE_DATASTORE, _SOURCE_RECYCLED = int(Source.DATASTORE), int(Source.RECYCLED)
 
 
 @kernel
-def most_frequent(states, edges, vocab_size, count):
-    """The ``count`` tokens that occur most often, int64 [at most count], most frequent first."""
-    found = np.empty(count, np.int64)
-    counts = np.empty(count, np.int64)
+def read_context(tokens, end, token_ids, parents, node, context):
+    """Fill ``context`` with the last tokens of a node's text, the last one first; how many there are.
+
+    Args:
+        tokens: Of the ``SuffixIndex``; the committed text ends before ``end``.
+        end: Number of tokens in it.
+        token_ids: int64 [n], of the tree so far, as are its ``parents``.
+        parents: int64 [n].
+        node: Index of the node, -1 for the root.
+        context: int64 [k].
+    """
     n = 0
-    edge = states[0, EDGES]
-    while edge >= 0:
-        occurrences = states[edges[edge, TARGET], COUNT]
-        if edges[edge, TOKEN] < vocab_size and (n < count or occurrences > counts[n - 1]):
-            n = min(n + 1, count)
-            at = n - 1
-            while at > 0 and counts[at - 1] < occurrences:
-                found[at] = found[at - 1]
-                counts[at] = counts[at - 1]
-                at -= 1
-            found[at] = edges[edge, TOKEN]
-            counts[at] = occurrences
-        edge = edges[edge, NEXT]
-    return found[:n]
+    while node >= 0 and n < len(context):
+        context[n] = token_ids[node]
+        node = parents[node]
+        n += 1
+    while n < len(context) and tokens[end - 1] >= 0:
+        end -= 1
+        context[n] = tokens[end]
+        n += 1
+    return n
 
 
 @kernel
-def commit(tokens, states, edges, table, registers, node, token_ids):
-    """Append committed tokens, int32 [k], and keep ``node``, the root of the next tree, up to date."""
-    for committed in token_ids:
-        token = np.int64(committed)
-        append(tokens, states, edges, table, registers, token)
-        state = registers[CONTEXT]
-        while state > 0 and states[state, EDGES] < 0:  # the longest context that something has followed
-            state = states[state, LINK]
-        match = min(states[state, LENGTH], registers[CONTEXT_LENGTH])
-        advance(tokens, states, node, token, state, match)
-        node[HEAT] += ((HOT if match >= 2 else 0) - node[HEAT]) // _COOLING
-
-
-@kernel
-def grow(tokens, states, edges, table, layout, starts, frequent, root, weights, budget):
+def grow(index, end, request, starts, store, recycled, root, weights, budget):
     """Grow a tree best-first; returns the arrays of a ``DraftTree``."""
+    tokens, states, _, _ = index
     nodes = np.empty((budget, NODE_COLUMNS), np.int64)
     parents = np.empty(budget, np.int64)
     probs = np.empty(budget, np.float64)
     token_ids = np.empty(budget, np.int64)
     positions = np.empty(budget, np.int64)
-    candidates = np.empty((CANDIDATES, 3), np.int64)
+    origins = np.empty(budget, np.int64)
+    candidates = np.empty((CANDIDATES, CANDIDATE_COLUMNS), np.int64)
     features = np.empty((CANDIDATES, FEATURES), np.int32)
     none_features = np.empty(NONE_FEATURES, np.int32)
     scores = np.empty(CANDIDATES, np.float64)
-    # Candidates that were good enough when they were met: token, state, match, parent.
-    met = np.empty((budget * CANDIDATES, 4), np.int64)
-    meetings = 0
-    # The best of them not in the tree yet, most probable last, never more than there is room for.
+    context = np.empty(LONGEST, np.int64)
+    followers = np.empty((FOLLOWERS, FOLLOWER_COLUMNS), np.int64)
+    summary = np.empty((LEVELS, 3), np.int64)
+    # The best candidates that are not in the tree yet, the most probable last: never more than there is room
+    # for. Each lies in a slot with its parent behind it; slots that are left free wait in a stack.
+    slots = np.empty((budget, CANDIDATE_COLUMNS + 1), np.int64)
+    free = np.arange(budget)
     waiting = np.empty(budget, np.int64)
     waiting_probs = np.empty(budget, np.float64)
     waits = 0
@@ -106,18 +92,22 @@ def grow(tokens, states, edges, table, layout, starts, frequent, root, weights, 
     while n < budget:
         floor = waiting_probs[0] if waits == budget - n else _FLOOR
         if mass * _SURE > floor:
-            found = offer(
-                tokens, states, edges, table, layout, frequent, node, candidates, features, none_features
-            )
-            score(weights, features, none_features, found, scores)
-            for i in range(found):
+            followed = 0
+            summary[:] = 0
+            if n < _ASKING and node[MATCH] < CERTAIN:
+                size = read_context(tokens, end, token_ids, parents, n - 1, context)
+                followed = ask(store, context, size, followers, summary)
+            offered = offer(
+                index, request, recycled, node, followers[:followed], summary,
+                candidates, features, none_features,
+            )  # fmt: skip
+            score(weights, features, none_features, offered, scores)
+            for i in range(offered):
                 prob = mass * scores[i]
                 if prob <= floor:
                     continue
-                for k in range(3):
-                    met[meetings, k] = candidates[i, k]
-                met[meetings, 3] = n - 1
                 if waits < budget - n:
+                    slot = free[waits]
                     at = waits
                     waits += 1
                     while at > 0 and waiting_probs[at - 1] >= prob:
@@ -125,39 +115,47 @@ def grow(tokens, states, edges, table, layout, starts, frequent, root, weights, 
                         waiting_probs[at] = waiting_probs[at - 1]
                         at -= 1
                 else:  # the least probable one has to go
+                    slot = waiting[0]
                     at = 0
                     while at + 1 < waits and waiting_probs[at + 1] < prob:
                         waiting[at] = waiting[at + 1]
                         waiting_probs[at] = waiting_probs[at + 1]
                         at += 1
-                waiting[at] = meetings
+                for k in range(CANDIDATE_COLUMNS):
+                    slots[slot, k] = candidates[i, k]
+                slots[slot, CANDIDATE_COLUMNS] = n - 1
+                waiting[at] = slot
                 waiting_probs[at] = prob
-                meetings += 1
                 if waits == budget - n:
                     floor = waiting_probs[0]
         if waits == 0:
             break
         waits -= 1
         mass = waiting_probs[waits]
-        best = waiting[waits]
-        token = met[best, 0]
-        state = met[best, 1]
-        parent = met[best, 3]
+        best = slots[waiting[waits]]
+        free[waits] = waiting[waits]
+        token = best[CANDIDATE]
+        state = best[CANDIDATE_STATE]
+        parent = best[CANDIDATE_COLUMNS]
         token_ids[n] = token
         parents[n] = parent
         probs[n] = mass
+        origins[n] = best[CANDIDATE_ORIGIN]
         node = nodes[n]
         for k in range(NODE_COLUMNS):
             node[k] = root[k] if parent < 0 else nodes[parent, k]
         place = node[PLACE]
-        positions[n] = place if place >= 0 and tokens[place] == token else states[state, FIRST]
-        advance(tokens, states, node, token, state, met[best, 2])
+        if place >= 0 and tokens[place] == token:
+            positions[n] = place
+        else:
+            positions[n] = states[state, FIRST] if state >= 0 else -1
+        advance(index, node, token, state, best[CANDIDATE_MATCH])
         n += 1
-    return depth_first(n, token_ids, parents, probs, positions, layout, starts)
+    return depth_first(n, token_ids, parents, probs, positions, origins, request[0], starts)
 
 
 @kernel
-def depth_first(n, token_ids, parents, probs, positions, layout, starts):
+def depth_first(n, token_ids, parents, probs, positions, origins, layout, starts):
     """Bring nodes from best-first into depth-first order and say where each comes from."""
     child = np.empty(n + 1, np.int64)  # first child of node - 1, so that entry 0 is the root's
     for i in range(n + 1):
@@ -179,16 +177,23 @@ def depth_first(n, token_ids, parents, probs, positions, layout, starts):
         out_ids[i] = token_ids[node]
         out_parents[i] = renamed[parents[node]] if parents[node] >= 0 else -1
         out_probs[i] = probs[node]
-        position = positions[node]
-        text = len(starts) - 1
-        while starts[text] > position:
-            text -= 1
-        origin[i] = position - starts[text]
-        if position < layout[STREAM]:
-            source[i] = _SOURCE_PASSAGE
-            origin[i] += text << 32
+        if origins[node] == FROM_TARGET:
+            source[i] = _SOURCE_RECYCLED
+            origin[i] = -1
+        elif origins[node] != FROM_REQUEST:
+            source[i] = _SOURCE_DATASTORE
+            origin[i] = origins[node]
         else:
-            source[i] = _SOURCE_PROMPT if position < layout[OUTPUT] else _SOURCE_OUTPUT
+            position = positions[node]
+            text = len(starts) - 1
+            while starts[text] > position:
+                text -= 1
+            origin[i] = position - starts[text]
+            if position < layout[STREAM]:
+                source[i] = _SOURCE_PASSAGE
+                origin[i] += text << 32
+            else:
+                source[i] = _SOURCE_PROMPT if position < layout[OUTPUT] else _SOURCE_OUTPUT
         if child[node + 1] >= 0:
             node = child[node + 1]
         else:

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from groundspeed.drafting.base import RunnerUps
-from groundspeed.drafting.jit import kernel
 from groundspeed.errors import DraftError
+from groundspeed.jit import kernel
 
 __all__ = ["RecycledTokens", "lookup"]
 
@@ -54,6 +54,11 @@ class RecycledTokens:
         self.rows = np.full((capacity, width), -1, np.int32)
         self._written = np.zeros(capacity + 1, np.int64)  # when each slot was, and at last how many were
         self._lock = threading.Lock()
+
+    @property
+    def arrays(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """keys, rows: what ``lookup`` and its callers take."""
+        return self.keys, self.rows
 
     def store(self, previous: int, shown: RunnerUps) -> None:
         """Keep what a verification showed; newer rows replace older ones.

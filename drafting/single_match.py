@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from groundspeed.drafting.base import DraftRequest, DraftTree
-from groundspeed.drafting.jit import kernel
 from groundspeed.drafting.suffix import (
     CONTEXT,
     CONTEXT_LENGTH,
@@ -25,6 +24,7 @@ from groundspeed.drafting.suffix import (
     SuffixIndex,
     find_edge,
 )
+from groundspeed.jit import kernel
 from groundspeed.types import Source
 
 __all__ = ["SingleMatchDrafter", "index_history"]

@@ -55,20 +55,20 @@ class SuffixIndex:
     """The texts of one request, indexed as they grow.
 
     Attributes:
-        tokens: int64 [capacity + 1], all texts one after the other; ``len(index)`` are in use, then a seam.
-        states: int64 [2 * capacity + 1, STATE_COLUMNS].
-        edges: int64 [3 * capacity, EDGE_COLUMNS].
-        table: int64 [a power of two], open addressing from (state, token) to edge + 1; 0 is free.
+        tokens: int32 [capacity + 1], all texts one after the other; ``len(index)`` are in use, then a seam.
+        states: int32 [2 * capacity + 1, STATE_COLUMNS].
+        edges: int32 [3 * capacity, EDGE_COLUMNS].
+        table: int32 [a power of two], open addressing from (state, token) to edge + 1; 0 is free.
         registers: int64 [REGISTERS].
     """
 
     __slots__ = ("edges", "registers", "states", "table", "tokens")
 
     def __init__(self) -> None:
-        self.tokens = np.full(1, SEAM, np.int64)
-        self.states = np.empty((0, STATE_COLUMNS), np.int64)
-        self.edges = np.empty((0, EDGE_COLUMNS), np.int64)
-        self.table = np.zeros(0, np.int64)
+        self.tokens = np.full(1, SEAM, np.int32)
+        self.states = np.empty((0, STATE_COLUMNS), np.int32)
+        self.edges = np.empty((0, EDGE_COLUMNS), np.int32)
+        self.table = np.zeros(0, np.int32)
         self.registers = np.zeros(REGISTERS, np.int64)
         self._resize(_START_CAPACITY)
         self.states[0] = (0, -1, 0, -1, -1, -1)
@@ -76,6 +76,11 @@ class SuffixIndex:
 
     def __len__(self) -> int:
         return int(self.registers[SIZE])
+
+    @property
+    def arrays(self) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
+        """tokens, states, edges, table: what kernels that only read take."""
+        return self.tokens, self.states, self.edges, self.table
 
     def boundary(self) -> None:
         """Start a new text. No match reaches across from the one before, and ``SEAM`` stands between them."""
@@ -119,12 +124,12 @@ class SuffixIndex:
         self.tokens = _grown(self.tokens, capacity + 1)
         self.states = _grown(self.states, 2 * capacity + 1)
         self.edges = _grown(self.edges, 3 * capacity)
-        self.table = np.zeros(1 << int(4 * capacity - 1).bit_length(), np.int64)
+        self.table = np.zeros(1 << int(4 * capacity - 1).bit_length(), np.int32)
         fill_table(self.edges, self.table, self.registers)
 
 
-def _grown(array: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
-    grown = np.empty((rows, *array.shape[1:]), np.int64)
+def _grown(array: NDArray[np.int32], rows: int) -> NDArray[np.int32]:
+    grown = np.empty((rows, *array.shape[1:]), np.int32)
     grown[: len(array)] = array
     return grown
 

@@ -5,11 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from groundspeed.drafting.base import DrafterFactory
-from groundspeed.drafting.blend import BlendDrafter, warm_up
+from groundspeed.drafting.blend import Blend, warm_up
 from groundspeed.drafting.budget import CostModel
+from groundspeed.drafting.forms import token_forms
 from groundspeed.errors import ContextLengthError, InputError
 from groundspeed.types import Event, GenerationRequest, GenerationResult, ProgressCallback
 from groundspeed.verify.cost import measure_cost
@@ -41,7 +46,7 @@ class Engine:
         target: TargetModel,
         tokenizer: PreTrainedTokenizerBase,
         *,
-        drafter: DrafterFactory = BlendDrafter,
+        drafter: DrafterFactory | None = None,
         cost: CostModel | None = None,
         model_name: str = "",
     ) -> None:
@@ -50,21 +55,27 @@ class Engine:
         Args:
             target: The model whose answer is wanted.
             tokenizer: Its tokenizer.
-            drafter: Makes the drafter of a request.
+            drafter: Makes the drafter of a request; by default a ``Blend`` that all requests teach.
             cost: What a verification pass costs at first; measured by default.
             model_name: For reports.
         """
         self.target = target
         self.tokenizer = tokenizer
         self.model_name = model_name
-        self.drafter = drafter
+        self.drafter = Blend() if drafter is None else drafter
         self.cost = measure_cost(target) if cost is None else cost
-        if drafter is BlendDrafter:
+        if isinstance(self.drafter, Blend):
             warm_up()  # now, and not within the first answer
+            _ = self.forms
         if target.capability.reason:
             logger.info(
                 "%s: %s decoding, as %s", model_name, target.capability.decoding, target.capability.reason
             )
+
+    @cached_property
+    def forms(self) -> NDArray[np.int32]:
+        """int32 [vocab], which tokens are alike but for case, spaces and punctuation. About 10 us a token."""
+        return token_forms(str(self.tokenizer.decode([i])) for i in range(self.target.vocab_size))
 
     @property
     def device(self) -> str:
@@ -83,7 +94,7 @@ class Engine:
         *,
         device: str = "auto",
         dtype: str = "auto",
-        drafter: DrafterFactory = BlendDrafter,
+        drafter: DrafterFactory | None = None,
         on_progress: ProgressCallback | None = None,
     ) -> Engine:
         """Load a model and make an engine for it.
@@ -92,7 +103,7 @@ class Engine:
             name: A hub id, a folder or a GGUF file; None is the small model that comes from PyPI.
             device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...
             dtype: ``auto``, ``float32`` or ``bfloat16``.
-            drafter: Makes the drafter of a request.
+            drafter: Makes the drafter of a request; by default a ``Blend`` that all requests teach.
             on_progress: Told about the work done, in stages.
 
         Raises:
@@ -107,7 +118,7 @@ class Engine:
                 on_progress("Trying the model", done, 2)
 
         with ThreadPoolExecutor(1) as beside:
-            if drafter is BlendDrafter:
+            if drafter is None or isinstance(drafter, Blend):
                 # Its first run compiles for seconds, and loading mostly waits for the disk.
                 beside.submit(warm_up)
             loaded = load_model(name, device, dtype, on_progress)

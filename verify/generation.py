@@ -190,6 +190,7 @@ class Generation:
                     prompt_ids=np.array(self._prompt_ids, np.int32),
                     passages=tuple(np.array(ids, np.int32) for ids in encoded),
                     vocab_size=self._engine.target.vocab_size,
+                    forms=self._engine.forms,
                 )
             )
         except Exception:

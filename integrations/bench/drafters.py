@@ -24,12 +24,12 @@ class Named:
     """A drafter of the replay.
 
     Attributes:
-        build: Makes the factory from the history.
+        build: Makes the factory from the history and the size of the vocabulary.
         package: The distribution it needs beyond those of groundspeed.
         module: What that installs.
     """
 
-    build: Callable[[History], DrafterFactory]
+    build: Callable[[History, int], DrafterFactory]
     package: str | None = None
     module: str | None = None
 
@@ -61,58 +61,60 @@ def check(names: Sequence[str]) -> None:
             )
 
 
-def _blend(history: History) -> DrafterFactory:
+def _blend(history: History, vocab_size: int) -> DrafterFactory:
+    from groundspeed.datastores.snapshot import Snapshot
     from groundspeed.drafting.blend import BlendDrafter, warm_up
 
     warm_up()
-    return BlendDrafter  # takes no history yet; it goes to the constructor here
+    stored = Snapshot.of(history, vocab_size)
+    return lambda: BlendDrafter(stored)
 
 
-def _single_match(history: History) -> DrafterFactory:
+def _single_match(history: History, vocab_size: int) -> DrafterFactory:
     from groundspeed.drafting.single_match import SingleMatchDrafter, index_history
 
     index = index_history(history)
     return lambda: SingleMatchDrafter(index)
 
 
-def _prompt_lookup(history: History) -> DrafterFactory:
+def _prompt_lookup(history: History, vocab_size: int) -> DrafterFactory:
     from groundspeed.drafting.prompt_lookup import PromptLookupDrafter
 
     return PromptLookupDrafter
 
 
-def _vllm_ngram(history: History) -> DrafterFactory:
+def _vllm_ngram(history: History, vocab_size: int) -> DrafterFactory:
     from groundspeed.drafting.prompt_lookup import PromptLookupDrafter
 
     # vLLM's defaults for prompt_lookup_max and prompt_lookup_min.
     return lambda: PromptLookupDrafter(max_ngram=5, min_ngram=5)
 
 
-def _none(history: History) -> DrafterFactory:
+def _none(history: History, vocab_size: int) -> DrafterFactory:
     from groundspeed.drafting.none import NoDrafter
 
     return NoDrafter
 
 
-def _rest(history: History) -> DrafterFactory:
+def _rest(history: History, vocab_size: int) -> DrafterFactory:
     from groundspeed.integrations.bench.peers.rest import Rest
 
     return Rest.factory(history)
 
 
-def _suffix_decoding(history: History) -> DrafterFactory:
+def _suffix_decoding(history: History, vocab_size: int) -> DrafterFactory:
     from groundspeed.integrations.bench.peers.suffix_decoding import BEST, SuffixDecoding
 
     return SuffixDecoding.factory(BEST, history)
 
 
-def _suffix_decoding_vllm(history: History) -> DrafterFactory:
+def _suffix_decoding_vllm(history: History, vocab_size: int) -> DrafterFactory:
     from groundspeed.integrations.bench.peers.suffix_decoding import VLLM, SuffixDecoding
 
     return SuffixDecoding.factory(VLLM, history)
 
 
-def _draft_retriever(history: History) -> DrafterFactory:
+def _draft_retriever(history: History, vocab_size: int) -> DrafterFactory:
     from groundspeed.integrations.bench.peers.draft_retriever import DraftRetriever
 
     return DraftRetriever.factory(history)

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from groundspeed.drafting.base import Drafter, DrafterFactory, DraftRequest, DraftTree
+from groundspeed.drafting.forms import token_forms
 from groundspeed.errors import InputError
 from groundspeed.integrations.bench.traces import (
     Row,
@@ -33,13 +34,45 @@ from groundspeed.types import ProgressCallback
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["Build", "Earlier", "Step", "Tally", "accept", "average", "decode", "replay", "replay_files"]
+__all__ = [
+    "FOLDS",
+    "Build",
+    "Earlier",
+    "Step",
+    "Tally",
+    "Vocabulary",
+    "accept",
+    "average",
+    "deal",
+    "decode",
+    "replay",
+    "replay_files",
+]
 
-Build: TypeAlias = Callable[[Sequence[NDArray[np.int32]]], DrafterFactory]
-"""Makes a drafter's factory from earlier answers, int32 [r_i] each."""
+Build: TypeAlias = Callable[[Sequence[NDArray[np.int32]], int], DrafterFactory]
+"""Makes a drafter's factory from earlier answers, int32 [r_i] each, and the size of the vocabulary."""
 
-_FOLDS = 10
-_VOCABULARY = 1 << 30  # recorded tokens are all drafted, whatever the model's vocabulary
+FOLDS = 10
+"""Parts that the questions are dealt to, see ``replay``."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Vocabulary:
+    """What drafters are told about the tokenizer.
+
+    Attributes:
+        size: Number of its ids.
+        forms: int32 [size], of ``token_forms``.
+    """
+
+    size: int
+    forms: NDArray[np.int32] | None = None
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
+        """That of a tokenizer."""
+        size = len(tokenizer)
+        return cls(size, token_forms(str(tokenizer.decode([i])) for i in range(size)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,9 +156,9 @@ def accept(tree: DraftTree, following: NDArray[np.int32]) -> NDArray[np.bool_]:
     return accepted
 
 
-def decode(row: Row, drafter: Drafter, budget: int) -> Iterator[Step]:
+def decode(row: Row, drafter: Drafter, budget: int, vocabulary: Vocabulary) -> Iterator[Step]:
     """Decode the recorded answer with the drafter's help, step by step."""
-    drafter.begin(DraftRequest(row.prompt, row.passages, vocab_size=_VOCABULARY))
+    drafter.begin(DraftRequest(row.prompt, row.passages, vocabulary.size, vocabulary.forms))
     at = 0
     while at < len(row.response):
         start = time.perf_counter_ns()
@@ -170,6 +203,7 @@ def replay_files(
         InputError: A file cannot be read or has no row to replay.
     """
     measured = []
+    vocabulary = Vocabulary.of(tokenizer)
     for file in files:
         traces = read_traces(file)
         chosen = [trace for trace in traces if not (held_out and in_fit_half(trace.question))][:rows]
@@ -184,7 +218,7 @@ def replay_files(
             on_progress, f"Replaying {name}", len(chosen_rows) * len(drafters) * len(budgets)
         )
         for drafter, build in drafters.items():
-            for budget, tally in replay(chosen_rows, build, budgets, earlier, progress).items():
+            for budget, tally in replay(chosen_rows, build, budgets, vocabulary, earlier, progress).items():
                 measured.append({"dataset": name, "drafter": drafter, "budget": budget, **tally.summary()})
     return measured
 
@@ -193,6 +227,7 @@ def replay(
     rows: Sequence[Row],
     build: Build,
     budgets: Sequence[int],
+    vocabulary: Vocabulary,
     earlier: Sequence[Earlier] = (),
     on_row: Callable[[], None] = lambda: None,
 ) -> dict[int, Tally]:
@@ -206,6 +241,7 @@ def replay(
         rows: What to replay.
         build: Makes the drafter's factory from the history.
         budgets: Draft nodes per step.
+        vocabulary: Of the rows' tokenizer.
         earlier: What may be history; without any, everything is replayed in one fold.
         on_row: Called after every row and budget.
 
@@ -213,24 +249,26 @@ def replay(
         The tally by budget.
     """
     tallies = {budget: Tally() for budget in budgets}
-    fold_of = _folds([*(row.question for row in rows), *(answer.question for answer in earlier)])
-    for fold in range(_FOLDS) if earlier else [None]:
+    fold_of = deal([*(row.question for row in rows), *(answer.question for answer in earlier)])
+    for fold in range(FOLDS) if earlier else [None]:
         chosen = [row for row in rows if fold in (None, fold_of[row.question])]
         if not chosen:
             continue
-        factory = build([answer.response for answer in earlier if fold_of[answer.question] != fold])
+        factory = build(
+            [answer.response for answer in earlier if fold_of[answer.question] != fold], vocabulary.size
+        )
         for budget, tally in tallies.items():
             with _no_collection():
                 for row in chosen:
-                    tally.add(decode(row, factory(), budget))
+                    tally.add(decode(row, factory(), budget, vocabulary))
                     on_row()
     return tallies
 
 
-def _folds(questions: Sequence[str]) -> dict[str, int]:
+def deal(questions: Sequence[str]) -> dict[str, int]:
     """Deal the questions to folds of equal size, in an order that depends on their text only."""
     ordered = sorted(set(questions), key=lambda question: hashlib.sha256(question.encode()).digest())
-    return {question: place % _FOLDS for place, question in enumerate(ordered)}
+    return {question: place % FOLDS for place, question in enumerate(ordered)}
 
 
 class _Progress:

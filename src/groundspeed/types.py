@@ -73,6 +73,8 @@ class Source(IntEnum):
     PASSAGE = 1
     PROMPT = 2
     OUTPUT = 3
+    DATASTORE = 4
+    RECYCLED = 5
 
     @property
     def label(self) -> str:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from groundspeed.drafting.base import DraftRequest, DraftTree
-from groundspeed.drafting.blend import BlendDrafter
-from groundspeed.drafting.offers import WEIGHTS
+from groundspeed.datastores.snapshot import Snapshot
+from groundspeed.drafting.base import DraftRequest, DraftTree, RunnerUps
+from groundspeed.drafting.blend import Blend, BlendDrafter
+from groundspeed.drafting.calibration import Calibration
+from groundspeed.drafting.features import WEIGHTS
+from groundspeed.drafting.recycled import RecycledTokens
 from groundspeed.errors import DraftError
 from groundspeed.types import Source
 
@@ -21,10 +26,34 @@ def ids(tokens: list[int]) -> NDArray[np.int32]:
     return np.array(tokens, np.int32)
 
 
-def begun(prompt: list[int], *passages: list[int], vocab_size: int = VOCABULARY) -> BlendDrafter:
-    drafter = BlendDrafter()
-    drafter.begin(DraftRequest(ids(prompt), tuple(ids(passage) for passage in passages), vocab_size))
-    return drafter
+PAIRS = (np.arange(VOCABULARY) // 2).astype(np.int32)
+"""Forms: every even token is like the odd one behind it."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is known of a request, and what its answer has been so far."""
+
+    prompt: list[int]
+    passages: list[list[int]] = field(default_factory=list)
+    output: list[int] = field(default_factory=list)
+    stored: list[list[int]] = field(default_factory=list)
+    forms: bool = False
+
+    def begin(self) -> BlendDrafter:
+        drafter = BlendDrafter(Snapshot.of([ids(document) for document in self.stored], VOCABULARY))
+        passages = tuple(ids(passage) for passage in self.passages)
+        drafter.begin(DraftRequest(ids(self.prompt), passages, VOCABULARY, PAIRS if self.forms else None))
+        return drafter
+
+    def extended(self) -> BlendDrafter:
+        drafter = self.begin()
+        drafter.extend(ids(self.output))
+        return drafter
+
+
+def begun(prompt: list[int], *passages: list[int]) -> BlendDrafter:
+    return Case(prompt, list(passages)).begin()
 
 
 def leading_tokens(tree: DraftTree) -> list[int]:
@@ -39,23 +68,21 @@ def same(left: DraftTree, right: DraftTree) -> bool:
 
 
 @st.composite
-def requests(draw: st.DrawFn) -> tuple[list[int], list[list[int]], list[int]]:
-    """(prompt, passages, output) over 1, 2 or 50,000 tokens; often copied from one another."""
+def cases(draw: st.DrawFn) -> Case:
+    """Texts over 1, 2 or 50,000 tokens, often copied from one another."""
     token = st.integers(0, draw(st.sampled_from([0, 1, VOCABULARY - 1])))
-    passages = draw(st.lists(st.lists(token, max_size=30), max_size=3))
-    pieces = st.one_of(st.lists(token, max_size=10), st.sampled_from([*passages, []]))
+    texts = st.lists(st.lists(token, max_size=30), max_size=3)
+    passages, stored = draw(texts), draw(texts)
+    pieces = st.one_of(st.lists(token, max_size=10), st.sampled_from([*passages, *stored, []]))
     prompt = [token for piece in draw(st.lists(pieces, max_size=4)) for token in piece]
     output = [token for piece in draw(st.lists(pieces, max_size=4)) for token in piece]
-    return prompt, passages, output
+    return Case(prompt, passages, output, stored, draw(st.booleans()))
 
 
-@given(requests(), st.integers(0, 70))
-def test_every_tree_keeps_the_contract(
-    case: tuple[list[int], list[list[int]], list[int]], budget: int
-) -> None:
-    prompt, passages, output = case
-    drafter = begun(prompt, *passages)
-    for token in [None, *output]:
+@given(cases(), st.integers(0, 70))
+def test_every_tree_keeps_the_contract(case: Case, budget: int) -> None:
+    drafter = case.begin()
+    for token in [None, *case.output]:
         if token is not None:
             drafter.extend(ids([token]))
         tree = drafter.propose(budget)
@@ -63,58 +90,43 @@ def test_every_tree_keeps_the_contract(
         assert len(tree) <= budget
 
 
-@given(requests(), st.integers(1, 40))
-def test_every_node_says_where_it_stands(
-    case: tuple[list[int], list[list[int]], list[int]], budget: int
-) -> None:
-    prompt, passages, output = case
-    drafter = begun(prompt, *passages)
-    drafter.extend(ids(output))
-    tree = drafter.propose(budget)
+@given(cases(), st.integers(1, 40))
+def test_every_node_says_where_it_stands(case: Case, budget: int) -> None:
+    tree = case.extended().propose(budget)
+    laid_out = Snapshot.of([ids(document) for document in case.stored], VOCABULARY)
     for token, source, origin in zip(
         tree.token_ids.tolist(), tree.source.tolist(), tree.origin.tolist(), strict=True
     ):
         if source == Source.PASSAGE:
-            assert passages[origin >> 32][origin & 0xFFFFFFFF] == token
+            assert case.passages[origin >> 32][origin & 0xFFFFFFFF] == token
+        elif source == Source.DATASTORE:
+            assert laid_out.pieces[origin >> 40].part.text[origin & ((1 << 40) - 1)] == token
         else:
-            assert (prompt + output)[origin] == token
-            assert (source == Source.PROMPT) == (origin < len(prompt))
+            assert (case.prompt + case.output)[origin] == token
+            assert (source == Source.PROMPT) == (origin < len(case.prompt))
 
 
-@given(requests(), st.integers(1, 40), st.integers(0, 20))
-def test_extending_token_by_token_drafts_the_same_as_all_at_once(
-    case: tuple[list[int], list[list[int]], list[int]], budget: int, cut: int
-) -> None:
-    prompt, passages, output = case
-    stepwise, at_once = begun(prompt, *passages), begun(prompt, *passages)
-    stepwise.extend(ids(output[:cut]))
+@given(cases(), st.integers(1, 40), st.integers(0, 20))
+def test_extending_token_by_token_drafts_the_same_as_all_at_once(case: Case, budget: int, cut: int) -> None:
+    stepwise = case.begin()
+    stepwise.extend(ids(case.output[:cut]))
     stepwise.propose(budget)
-    for token in output[cut:]:
+    for token in case.output[cut:]:
         stepwise.extend(ids([token]))
-    at_once.extend(ids(output))
-    assert same(stepwise.propose(budget), at_once.propose(budget))
+    assert same(stepwise.propose(budget), case.extended().propose(budget))
 
 
-@given(requests(), st.integers(1, 20), st.integers(0, 40))
-def test_a_smaller_budget_keeps_the_most_probable_nodes(
-    case: tuple[list[int], list[list[int]], list[int]], budget: int, more: int
-) -> None:
-    prompt, passages, output = case
-    drafter = begun(prompt, *passages)
-    drafter.extend(ids(output))
+@given(cases(), st.integers(1, 20), st.integers(0, 40))
+def test_a_smaller_budget_keeps_the_most_probable_nodes(case: Case, budget: int, more: int) -> None:
+    drafter = case.extended()
     small, large = drafter.propose(budget), drafter.propose(budget + more)
     best = np.sort(large.probs)[::-1][: len(small)]
     assert np.array_equal(np.sort(small.probs)[::-1], best)
 
 
-@given(requests(), st.integers(1, 40))
-def test_nodes_come_depth_first_and_the_most_probable_child_first(
-    case: tuple[list[int], list[list[int]], list[int]], budget: int
-) -> None:
-    prompt, passages, output = case
-    drafter = begun(prompt, *passages)
-    drafter.extend(ids(output))
-    tree = drafter.propose(budget)
+@given(cases(), st.integers(1, 40))
+def test_nodes_come_depth_first_and_the_most_probable_child_first(case: Case, budget: int) -> None:
+    tree = case.extended().propose(budget)
     path: list[int] = []
     last_child: dict[int, float] = {}
     for node, parent in enumerate(tree.parents.tolist()):
@@ -124,6 +136,16 @@ def test_nodes_come_depth_first_and_the_most_probable_child_first(
         assert tree.probs[node] <= last_child.get(parent, 1.0)
         last_child[parent] = float(tree.probs[node])
         path.append(node)
+
+
+@given(cases())
+def test_offers_are_distinct_and_hold_every_token_drafted_next(case: Case) -> None:
+    drafter = case.extended()
+    candidates, features, none_features = drafter.offers()
+    assert len(set(candidates.tolist())) == len(candidates) == len(features)
+    tree = drafter.propose(64)
+    assert set(tree.token_ids[tree.parents == -1].tolist()) <= set(candidates.tolist())
+    assert all(((column >= 0) & (column < WEIGHTS)).all() for column in (features, none_features))
 
 
 def test_a_copy_is_drafted_on_from_its_passage() -> None:
@@ -185,20 +207,93 @@ def test_a_drafter_that_ended_holds_nothing_of_the_request() -> None:
     assert len(drafter.propose(8)) == 0
 
 
-def test_priors_of_another_version_are_refused() -> None:
+def test_a_stored_answer_is_drafted_from_and_named() -> None:
+    answer = list(range(300, 330))
+    drafter = Case([1, 2, 3], stored=[[7, 8, 9], answer]).begin()
+    drafter.extend(ids(answer[:6]))
+    tree = drafter.propose(16)
+    assert leading_tokens(tree)[:4] == answer[6:10]
+    assert tree.source[0] == Source.DATASTORE
+
+
+def test_a_stored_text_leads_back_into_a_passage() -> None:
+    passage = list(range(100, 130))
+    drafter = Case([1, 2, 3], [passage], stored=[[40, 41, 42, 43, *passage[:4]]]).begin()
+    drafter.extend(ids([40, 41, 42, 43]))
+    tree = drafter.propose(32)
+    assert leading_tokens(tree)[:6] == passage[:6]
+    assert Source.PASSAGE in tree.source.tolist()
+
+
+def test_nothing_stored_is_drafted_across_the_end_of_a_document() -> None:
+    drafter = Case([1, 2, 3], stored=[[10, 11, 12], [20, 21, 22]]).begin()
+    drafter.extend(ids([10, 11, 12]))
+    assert not {20, 21, 22} & set(drafter.propose(64).token_ids.tolist())
+
+
+def test_a_quote_in_other_case_is_taken_up_where_forms_are_known() -> None:
+    # Each token is quoted in the other case, and the first stands everywhere.
+    passage = [*(token for other in range(400, 480, 2) for token in (2, other)), 2, 4, 6, 8, 100, 102, 104]
+    quoted = [3, 5, 7, 9]
+    probs = {}
+    for forms in (True, False):
+        drafter = Case([1000, *passage, 2000], [passage], quoted, forms=forms).extended()
+        tree = drafter.propose(32)
+        here = (tree.parents == -1) & (tree.token_ids == 100)
+        probs[forms] = float(tree.probs[here].sum())
+        assert (tree.token_ids[0] == 100) == forms
+    assert probs[True] > 4 * probs[False]
+
+
+def test_what_the_target_showed_is_drafted_when_its_token_comes_again() -> None:
+    drafter = begun([1, 2, 3])
+    drafter.recycle(RunnerUps(ids([50]), ids([-1]), ids([60, 61])[None]))
+    drafter.extend(ids([60, 50]))
+    tree = drafter.propose(32)
+    shown = dict(zip(tree.token_ids.tolist(), tree.source.tolist(), strict=True))
+    assert shown[60] in (Source.OUTPUT, Source.RECYCLED)
+    assert shown[61] == Source.RECYCLED
+
+
+def test_requests_share_what_the_target_showed_only_when_told_to() -> None:
+    table = RecycledTokens()
+    for factory, wanted in ((Blend(recycled=table), True), (Blend(), False)):
+        first, second = factory(), factory()
+        for drafter in (first, second):
+            drafter.begin(DraftRequest(ids([1, 2, 50]), (), VOCABULARY))
+        first.recycle(RunnerUps(ids([50]), ids([-1]), ids([60, 61])[None]))
+        assert (61 in second.propose(32).token_ids) == wanted
+
+
+def test_committed_tokens_move_the_probabilities_towards_them() -> None:
+    calibration = Calibration()
+    before = calibration.weights.copy()
+    texts = [[10, 11, 12, 13], [10, 11, 12, 14]]
+
+    def probability() -> float:
+        drafter = BlendDrafter(None, calibration)
+        drafter.begin(DraftRequest(ids([*texts[0], 1, *texts[1], 2, 10, 11, 12]), (), VOCABULARY))
+        tree = drafter.propose(8)
+        return float(tree.probs[(tree.parents == -1) & (tree.token_ids == 13)].sum())
+
+    first = probability()
+    for _ in range(30):
+        drafter = BlendDrafter(None, calibration)
+        drafter.begin(DraftRequest(ids([*texts[0], 1, *texts[1], 2, 10, 11, 12]), (), VOCABULARY))
+        drafter.extend(ids([13]))
+    assert probability() > first
+    assert not np.array_equal(calibration.weights, before)
+
+
+def test_a_calibration_that_does_not_learn_stays_as_it_is() -> None:
+    calibration = Calibration(learn=False)
+    before = calibration.weights.copy()
+    drafter = BlendDrafter(None, calibration)
+    drafter.begin(DraftRequest(ids([1, 2, 3, 1]), (), VOCABULARY))
+    drafter.extend(ids([2, 3, 9]))
+    assert np.array_equal(calibration.weights, before)
+
+
+def test_weights_of_another_version_are_refused() -> None:
     with pytest.raises(DraftError, match=rf"\({WEIGHTS},\)"):
-        BlendDrafter(np.zeros(3))
-
-
-@given(requests())
-def test_offers_are_distinct_and_hold_every_token_drafted_next(
-    case: tuple[list[int], list[list[int]], list[int]],
-) -> None:
-    prompt, passages, output = case
-    drafter = begun(prompt, *passages)
-    drafter.extend(ids(output))
-    candidates, features, none_features = drafter.offers()
-    assert len(set(candidates.tolist())) == len(candidates) == len(features)
-    tree = drafter.propose(64)
-    assert set(tree.token_ids[tree.parents == -1].tolist()) <= set(candidates.tolist())
-    assert all(((column >= 0) & (column < WEIGHTS)).all() for column in (features, none_features))
+        Calibration(np.zeros(3))

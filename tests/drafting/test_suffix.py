@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from suffix_trees import STree
 
-from groundspeed.jit import kernel
 from groundspeed.drafting.suffix import MAX_MATCH, SuffixIndex
+from groundspeed.jit import kernel
 
 
 def ids(tokens: list[int]) -> NDArray[np.int32]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -121,3 +122,10 @@ def engine() -> FakeEngine:
 @pytest.fixture
 def retriever() -> FakeRetriever:
     return FakeRetriever()
+
+
+@pytest.fixture
+def tokenizer_folder(tmp_path: Path) -> Path:
+    """A saved tokenizer whose tokens are bytes."""
+    byte_tokenizer().save_pretrained(tmp_path / "tokenizer")
+    return tmp_path / "tokenizer"

@@ -20,7 +20,15 @@ from groundspeed.drafting.prompt_lookup import PromptLookupDrafter
 from groundspeed.drafting.tree import chain
 from groundspeed.errors import InputError, MissingDependencyError
 from groundspeed.integrations.bench.drafters import DRAFTERS, Named, check, installed
-from groundspeed.integrations.bench.replay import Earlier, Tally, average, decode, replay, replay_files
+from groundspeed.integrations.bench.replay import (
+    Earlier,
+    Tally,
+    Vocabulary,
+    average,
+    decode,
+    replay,
+    replay_files,
+)
 from groundspeed.integrations.bench.traces import Row, in_fit_half, read_traces, tokenise
 from groundspeed.integrations.cli.app import app
 
@@ -50,8 +58,15 @@ class Letters:
         assert not add_special_tokens
         return Encoded([ord(char) for char in text] for text in texts)
 
+    def __len__(self) -> int:
+        return 256
+
+    def decode(self, token_ids: list[int]) -> str:
+        return "".join(map(chr, token_ids))
+
 
 LETTERS: Any = Letters()
+VOCABULARY = Vocabulary(50_000)
 
 
 def ids(tokens: Sequence[int]) -> NDArray[np.int32]:
@@ -157,7 +172,7 @@ def test_a_step_brings_the_accepted_tokens_and_one_more(answer: list[int], right
     row = Row("q", ids([1]), (), ids(answer))
     drafter = Told(row.response, right)
     tally = Tally()
-    tally.add(decode(row, drafter, 64))
+    tally.add(decode(row, drafter, 64, VOCABULARY))
     at, steps, accepted, drafted = 0, 0, 0, 0
     while at < len(answer):
         good = min(right[steps % len(right)], len(answer) - at)
@@ -179,7 +194,7 @@ def test_of_a_tree_only_the_agreeing_path_is_accepted() -> None:
             return DraftTree(tree.token_ids, parents, tree.probs, tree.source, tree.origin)
 
     row = Row("q", ids([1]), (), ids([5, 6, 7, 5]))
-    (step,) = decode(row, Bush(row.response, [0]), 8)
+    (step,) = decode(row, Bush(row.response, [0]), 8, VOCABULARY)
     assert step.accepted.tolist() == [False, True, False, True, True]
     assert step.committed == 4
 
@@ -192,7 +207,7 @@ def test_history_is_every_answer_of_other_folds_and_never_one_to_the_same_questi
     histories: list[set[int]] = []
     replayed: list[int] = []
 
-    def build(history: Sequence[NDArray[np.int32]]) -> DrafterFactory:
+    def build(history: Sequence[NDArray[np.int32]], vocab_size: int) -> DrafterFactory:
         histories.append({int(answer[0]) for answer in history})
 
         class Spy(Told):
@@ -202,7 +217,7 @@ def test_history_is_every_answer_of_other_folds_and_never_one_to_the_same_questi
 
         return lambda: Spy(ids([0]), [0])
 
-    tallies = replay(rows, build, [4, 8], earlier)
+    tallies = replay(rows, build, [4, 8], VOCABULARY, earlier)
     assert sorted(replayed) == sorted([*range(90), *range(90)])
     assert [len(history) for history in histories] == [81] * 10
     assert {budget: tally.rows for budget, tally in tallies.items()} == {4: 90, 8: 90}
@@ -211,11 +226,11 @@ def test_history_is_every_answer_of_other_folds_and_never_one_to_the_same_questi
 def test_without_history_a_drafter_is_built_once_and_given_none() -> None:
     built = []
 
-    def build(history: Sequence[NDArray[np.int32]]) -> DrafterFactory:
+    def build(history: Sequence[NDArray[np.int32]], vocab_size: int) -> DrafterFactory:
         built.append(list(history))
         return PromptLookupDrafter
 
-    replay([Row(str(n), ids([1, 2, 1]), (), ids([2, 1])) for n in range(20)], build, [4])
+    replay([Row(str(n), ids([1, 2, 1]), (), ids([2, 1])) for n in range(20)], build, [4], VOCABULARY)
     assert built == [[]]
 
 
@@ -230,7 +245,7 @@ def test_options_choose_rows_and_history_comes_from_the_whole_file(tmp_path: Pat
             seen.append("".join(map(chr, request.prompt_ids)))
             super().begin(request)
 
-    def build(history: Sequence[NDArray[np.int32]]) -> DrafterFactory:
+    def build(history: Sequence[NDArray[np.int32]], vocab_size: int) -> DrafterFactory:
         given_history.append(len(history))
         return Spy
 
@@ -274,9 +289,9 @@ def test_every_drafter_that_can_run_gives_valid_trees_with_and_without_history(n
     history = [rng.integers(0, 20, 60).astype(np.int32) for _ in range(5)]
     prompt, passage = (rng.integers(0, 20, 80).astype(np.int32) for _ in range(2))
     for earlier in ([], history):
-        drafter: Drafter = DRAFTERS[name].build(earlier)()
+        drafter: Drafter = DRAFTERS[name].build(earlier, VOCABULARY.size)()
         row = Row("q", prompt, (passage,), history[0][:30])
-        for step in decode(row, drafter, 16):
+        for step in decode(row, drafter, 16, VOCABULARY):
             step.tree.validate(1 << 30)
             assert len(step.tree) <= 16
 

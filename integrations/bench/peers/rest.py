@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from groundspeed.drafting.base import DrafterFactory, DraftRequest, DraftTree
-from groundspeed.drafting.jit import kernel
+from groundspeed.jit import kernel
 from groundspeed.types import Source
 
 __all__ = ["Rest"]
