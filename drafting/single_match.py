@@ -49,7 +49,7 @@ class SingleMatchDrafter:
     its number of occurrences over that of the match. Shorter matches have no say, nor has the other text.
 
     A node's origin is the first place in the request where the match stands with the path to the node; nodes
-    from earlier answers count as output of no known origin, -1.
+    from earlier answers are of the datastore, of no known origin, -1.
     """
 
     def __init__(self, history: SuffixIndex | None = None) -> None:
@@ -91,7 +91,7 @@ class SingleMatchDrafter:
             index.states, index.edges, state, length, self._vocab_size, budget
         )
         if index is self._history:
-            source = np.full(len(places), Source.OUTPUT, np.uint16)
+            source = np.full(len(places), Source.DATASTORE, np.uint16)
             origin = np.full(len(places), -1, np.int64)
         else:
             source, origin = self._provenance(places)

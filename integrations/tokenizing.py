@@ -13,13 +13,12 @@ from groundspeed.datastores.documents import DocumentStore
 from groundspeed.datastores.fingerprint import TokenizerFingerprint
 from groundspeed.datastores.parts import Addition
 from groundspeed.datastores.writer import TokenDatastoreWriter
-from groundspeed.errors import ModelError
 from groundspeed.types import Document, ProgressCallback
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["CORPUS", "TOKENS", "index_tokens", "load_tokenizer", "tokenize"]
+__all__ = ["CORPUS", "TOKENS", "index_tokens", "tokenize"]
 
 CORPUS = "corpus"
 """The namespace of indexed documents."""
@@ -28,36 +27,6 @@ TOKENS = "tokens"
 """Where the token datastore of a corpus is: a folder in its document store."""
 
 _BATCH_CHARACTERS = 4_000_000
-
-
-def load_tokenizer(name: str | None, on_progress: ProgressCallback | None = None) -> PreTrainedTokenizerBase:
-    """Load a tokenizer without its model.
-
-    Args:
-        name: A hub id, a folder or a GGUF file; None is the embedded model's.
-        on_progress: Told about the conversion of a GGUF file.
-
-    Raises:
-        MissingDependencyError: The embedded model is asked for and not installed.
-        ModelError: It cannot be loaded.
-    """
-    from transformers import AutoTokenizer
-
-    from groundspeed.verify.gguf import convert_gguf
-    from groundspeed.verify.loading import default_model_file
-
-    source = default_model_file() if name is None else Path(name).expanduser()
-    if source.suffix == ".gguf" and source.is_file():
-        source = convert_gguf(source, on_progress)
-    local = source.is_dir()
-    try:
-        return AutoTokenizer.from_pretrained(str(source) if local else name, local_files_only=local)
-    except Exception as error:  # transformers raises everything from OSError to KeyError here
-        reason = str(error).strip().partition("\n")[0]
-        raise ModelError(
-            f"cannot load the tokenizer {name} ({reason}); give a hub id, a folder with a tokenizer or a "
-            "GGUF file"
-        ) from error
 
 
 def tokenize(

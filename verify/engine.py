@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from groundspeed.drafting.base import DrafterFactory
 from groundspeed.drafting.blend import Blend, warm_up
 from groundspeed.drafting.budget import CostModel
+from groundspeed.drafting.calibration import Calibration
 from groundspeed.drafting.forms import token_forms
 from groundspeed.errors import ContextLengthError, InputError
 from groundspeed.types import Event, GenerationRequest, GenerationResult, ProgressCallback
@@ -65,7 +67,7 @@ class Engine:
         self.drafter = Blend() if drafter is None else drafter
         self.cost = measure_cost(target) if cost is None else cost
         if isinstance(self.drafter, Blend):
-            warm_up()  # now, and not within the first answer
+            self.drafter.warm_up()  # now, and not within the first answer
             _ = self.forms
         if target.capability.reason:
             logger.info(
@@ -95,6 +97,7 @@ class Engine:
         device: str = "auto",
         dtype: str = "auto",
         drafter: DrafterFactory | None = None,
+        datastore: str | Path | None = None,
         on_progress: ProgressCallback | None = None,
     ) -> Engine:
         """Load a model and make an engine for it.
@@ -104,14 +107,23 @@ class Engine:
             device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...
             dtype: ``auto``, ``float32`` or ``bfloat16``.
             drafter: Makes the drafter of a request; by default a ``Blend`` that all requests teach.
+            datastore: Folder of a token datastore that the default drafter draws on; a calibration saved in
+                it as ``calibration.npz`` is gone on from.
             on_progress: Told about the work done, in stages.
 
         Raises:
+            InputError: A datastore and a drafter of your own.
+            StoreError: The datastore is missing, damaged or of another tokenizer.
             MissingDependencyError: The default model is not installed; the message holds the command.
             ModelError: The model cannot be loaded.
         """
         from groundspeed.verify.loading import load_model
         from groundspeed.verify.packing import pack_linears
+
+        if datastore is not None and drafter is not None:
+            raise InputError(
+                "a datastore and a drafter were given; give the datastore to the drafter that you make"
+            )
 
         def report(done: int) -> None:
             if on_progress:
@@ -127,6 +139,8 @@ class Engine:
         if target.capability.supports_tree and pack_linears(loaded.model):
             target = TransformersTarget(loaded.model)  # tried again as it is now
         report(1)
+        if datastore is not None:
+            drafter = _stored_blend(Path(datastore), loaded.tokenizer)
         engine = cls(target, loaded.tokenizer, drafter=drafter, model_name=loaded.name)
         report(2)
         return engine
@@ -189,3 +203,12 @@ class Engine:
                 "longer context"
             )
         return length - prompt_tokens
+
+
+def _stored_blend(folder: Path, tokenizer: PreTrainedTokenizerBase) -> Blend:
+    from groundspeed.datastores.fingerprint import TokenizerFingerprint
+    from groundspeed.datastores.tokens import TokenDatastore
+
+    datastore = TokenDatastore.open(folder, TokenizerFingerprint.of(tokenizer))
+    kept = folder / "calibration.npz"
+    return Blend(datastore, calibration=Calibration.load(kept) if kept.exists() else None)

@@ -65,8 +65,8 @@ def _blend(history: History, vocab_size: int) -> DrafterFactory:
     from groundspeed.datastores.snapshot import Snapshot
     from groundspeed.drafting.blend import BlendDrafter, warm_up
 
-    warm_up()
     stored = Snapshot.of(history, vocab_size)
+    warm_up(stored)
     return lambda: BlendDrafter(stored)
 
 

@@ -35,6 +35,7 @@ def ask(
     embedding_model: Annotated[
         str | None, typer.Option(help="Hub id or folder; by default the one that built the store.")
     ] = None,
+    datastore: options.Datastore = None,
     model: options.Model = None,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
@@ -49,7 +50,7 @@ def ask(
     from groundspeed.retrieval.retriever import Retriever
 
     retriever = Retriever.open(store, embedding_model)
-    engine = load_engine(model, device, dtype)
+    engine = load_engine(model, device, dtype, datastore)
     events = RagPipeline(engine, retriever).stream(
         question,
         k=passages,
@@ -68,6 +69,7 @@ def generate(
     document: Annotated[
         list[Path] | None, typer.Option(help="Text file to draft from and to ground in; may be repeated.")
     ] = None,
+    datastore: options.Datastore = None,
     model: options.Model = None,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
@@ -81,7 +83,7 @@ def generate(
     """Continue a prompt, drafting from it and from the documents given; they do not change the prompt."""
     prompt = _read_text(prompt_file)
     passages = tuple(Passage(str(path), _read_text(path)) for path in document or ())
-    engine = load_engine(model, device, dtype)
+    engine = load_engine(model, device, dtype, datastore)
     request = GenerationRequest(
         prompt=prompt,
         passages=passages,

@@ -97,8 +97,9 @@ def datastore(
     import numpy as np
 
     from groundspeed.integrations.bench.datastore import PEERS, measure_datastore
-    from groundspeed.integrations.tokenizing import load_tokenizer, tokenize
+    from groundspeed.integrations.tokenizing import tokenize
     from groundspeed.retrieval.loaders import load_documents
+    from groundspeed.verify.loading import load_tokenizer
 
     rows: list[dict[str, Any]] = []
     with progress_bars("tokens") as report:

@@ -59,8 +59,9 @@ def build_command(
 ) -> None:
     """Add a corpus at once: tokenized on all cores, sorted in bounded memory, visible at the end."""
     from groundspeed.datastores.building import build
-    from groundspeed.integrations.tokenizing import load_tokenizer, tokenize
+    from groundspeed.integrations.tokenizing import tokenize
     from groundspeed.retrieval.loaders import LoadLog
+    from groundspeed.verify.loading import load_tokenizer
 
     log = LoadLog()
     loaded = load_tokenizer(_tokenizer_name(store, tokenizer))
@@ -89,8 +90,9 @@ def add(
     as_json: options.Json = False,
 ) -> None:
     """Add documents one by one, each visible and durable at once; those with a known id are replaced."""
-    from groundspeed.integrations.tokenizing import load_tokenizer, tokenize
+    from groundspeed.integrations.tokenizing import tokenize
     from groundspeed.retrieval.loaders import LoadLog
+    from groundspeed.verify.loading import load_tokenizer
 
     log = LoadLog()
     loaded = load_tokenizer(_tokenizer_name(store, tokenizer))
@@ -198,7 +200,7 @@ def query(
     from groundspeed.datastores.fingerprint import TokenizerFingerprint
     from groundspeed.datastores.matches import LENGTH, PIECE, POSITION, TOKEN
     from groundspeed.datastores.tokens import TokenDatastore
-    from groundspeed.integrations.tokenizing import load_tokenizer
+    from groundspeed.verify.loading import load_tokenizer
 
     quiet_libraries()
     loaded = load_tokenizer(_tokenizer_name(store, tokenizer))

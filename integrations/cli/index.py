@@ -56,7 +56,8 @@ def index(
             on_progress=report_stage,
         )
     if tokenizer is not None:
-        from groundspeed.integrations.tokenizing import index_tokens, load_tokenizer
+        from groundspeed.integrations.tokenizing import index_tokens
+        from groundspeed.verify.loading import load_tokenizer
 
         with progress_bars("tokens") as report_progress:
             index_tokens(store, load_tokenizer(tokenizer, report_progress), report_progress)

@@ -33,10 +33,17 @@ Color: TypeAlias = Annotated[
 Store: TypeAlias = Annotated[Path, typer.Option(help="Folder of the store.")]
 
 
-def load_engine(model: str | None, device: str, dtype: str) -> Engine:
+Datastore: TypeAlias = Annotated[
+    Path | None, typer.Option(help="Folder of a token datastore to draft from as well.")
+]
+
+
+def load_engine(model: str | None, device: str, dtype: str, datastore: Path | None = None) -> Engine:
     """Load the target model behind a progress bar."""
     from groundspeed.verify.engine import Engine
 
     quiet_libraries()
     with progress_bars() as report:
-        return Engine.from_pretrained(model, device=device, dtype=dtype, on_progress=report)
+        return Engine.from_pretrained(
+            model, device=device, dtype=dtype, datastore=datastore, on_progress=report
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from groundspeed.datastores.fingerprint import TokenizerFingerprint
 from groundspeed.datastores.snapshot import Snapshot
+from groundspeed.datastores.writer import TokenDatastoreWriter
 from groundspeed.drafting.base import DraftRequest, DraftTree, RunnerUps
 from groundspeed.drafting.blend import Blend, BlendDrafter
 from groundspeed.drafting.calibration import Calibration
@@ -297,3 +300,22 @@ def test_a_calibration_that_does_not_learn_stays_as_it_is() -> None:
 def test_weights_of_another_version_are_refused() -> None:
     with pytest.raises(DraftError, match=rf"\({WEIGHTS},\)"):
         Calibration(np.zeros(3))
+
+
+def test_an_answer_that_ended_is_drafted_from_by_the_next_request(tmp_path: Path) -> None:
+    tokenizer = TokenizerFingerprint("numbers", VOCABULARY, "numbers")
+    answer = list(range(300, 330))
+    with TokenDatastoreWriter.open(tmp_path / "store", tokenizer, background=False) as writer:
+        factory = Blend(writer, learn=lambda ids: writer.learn("answers", ids, max_tokens=100))
+        request = DraftRequest(ids([1, 2, 3]), (), VOCABULARY)
+        first = factory()
+        first.begin(request)
+        first.extend(ids(answer[:6]))
+        assert answer[6] not in first.propose(32).token_ids
+        first.extend(ids(answer[6:]))
+        first.end()
+        second, other = factory(), Blend(writer, namespaces=["corpus"])()
+        for drafter, drafted in ((second, True), (other, False)):
+            drafter.begin(request)
+            drafter.extend(ids(answer[:6]))
+            assert (answer[6] in drafter.propose(32).token_ids) == drafted

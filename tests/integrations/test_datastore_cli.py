@@ -17,8 +17,9 @@ from groundspeed.datastores.tokens import TokenDatastore
 from groundspeed.datastores.writer import TokenDatastoreWriter
 from groundspeed.errors import InputError
 from groundspeed.integrations.cli.app import app
-from groundspeed.integrations.tokenizing import CORPUS, TOKENS, index_tokens, load_tokenizer
+from groundspeed.integrations.tokenizing import CORPUS, TOKENS, index_tokens
 from groundspeed.types import Document
+from groundspeed.verify.loading import load_tokenizer
 
 
 def run(*arguments: object) -> Result:
