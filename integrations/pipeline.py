@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias, TypedDict
 
@@ -10,6 +10,7 @@ from groundspeed.integrations.prompts import GroundedPrompt
 from groundspeed.types import Event, GenerationRequest, GenerationResult, Passage
 
 if TYPE_CHECKING:
+    from transformers import LogitsProcessor
     from typing_extensions import Unpack
 
     from groundspeed.retrieval.retriever import Mode, Retriever
@@ -59,10 +60,21 @@ class GenerationOptions(TypedDict, total=False):
 
     max_tokens: int
     temperature: float
-    seed: int | None
     ignore_eos: bool
     speculate: bool
     min_span: int
+    seed: int | None
+    top_k: int
+    top_p: float
+    min_p: float
+    typical_p: float
+    repetition_penalty: float
+    frequency_penalty: float
+    presence_penalty: float
+    logit_bias: Mapping[int, float]
+    bad_words: tuple[tuple[int, ...], ...]
+    min_tokens: int
+    logits_processors: tuple[LogitsProcessor, ...]
 
 
 class RagPipeline:

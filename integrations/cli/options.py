@@ -21,8 +21,26 @@ Dtype: TypeAlias = Annotated[
     str, typer.Option(help="auto, float32 or bfloat16; auto is bfloat16 where the hardware has it.")
 ]
 MaxTokens: TypeAlias = Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")]
-Temperature: TypeAlias = Annotated[float, typer.Option(min=0.0, help="0 is greedy decoding.")]
-Seed: TypeAlias = Annotated[int | None, typer.Option(help="Of the random draws; greedy decoding has none.")]
+Temperature: TypeAlias = Annotated[
+    float, typer.Option(min=0.0, help="0 is greedy decoding; above, tokens are drawn.")
+]
+TopP: TypeAlias = Annotated[
+    float,
+    typer.Option(max=1.0, help="Draw from the most probable tokens that together have this probability."),
+]
+TopK: TypeAlias = Annotated[
+    int, typer.Option(min=0, help="Draw from so many of the most probable tokens; 0 for all.")
+]
+MinP: TypeAlias = Annotated[
+    float,
+    typer.Option(min=0.0, max=1.0, help="Draw from tokens this times as probable as the best, or more."),
+]
+RepetitionPenalty: TypeAlias = Annotated[
+    float, typer.Option(help="Above 1 discourages tokens that the prompt or the answer holds already.")
+]
+Seed: TypeAlias = Annotated[
+    int | None, typer.Option(min=0, help="Of the draws; by default a fresh one, which is shown.")
+]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 NoSpeculation: TypeAlias = Annotated[
     bool, typer.Option("--no-speculation", help="Decode plainly, one token a pass, through the same engine.")

@@ -100,6 +100,8 @@ def print_sources(
         where = f"{span.document_id}, characters {span.document_start} to {span.document_end}"
         _line(console, Text(printable(f'  {span.passage + 1}  "{quote}" ({where})')))
     _line(console, f"\n{describe_stats(result.stats)}")
+    if result.seed is not None:
+        _line(console, f"drawn with seed {result.seed}")
 
 
 def describe_stats(stats: GenerationStats) -> str:
@@ -123,6 +125,7 @@ def answer_as_json(result: GenerationResult, passages: Sequence[Passage], shown:
         "text": result.text,
         "token_ids": list(result.token_ids),
         "finish_reason": result.finish_reason,
+        "seed": result.seed,
         "passages": [
             {
                 **{name: value for name, value in asdict(passage).items() if name != "following"},

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from transformers import LogitsProcessor
 
 __all__ = [
     "Decoding",
@@ -91,11 +94,27 @@ class GenerationRequest:
         passages: Passages to draft from and to ground the answer in, best first. They never change the
             prompt.
         max_tokens: Upper bound on generated tokens.
-        temperature: 0 is greedy decoding.
+        temperature: 0 is greedy decoding; above, tokens are drawn from the logits divided by it.
         ignore_eos: Go on past end-of-sequence tokens until ``max_tokens`` (for benchmarks).
         speculate: False decodes plainly through the same engine.
         min_span: Shortest copied span, in characters, that grounding reports.
-        seed: Of the random draws; greedy decoding draws none.
+        seed: Of the random draws, in [0, 2**64); None takes a fresh one, which the result holds. Greedy
+            decoding draws none.
+        top_k: Draw from so many of the most probable tokens; 0 for all.
+        top_p: Draw from the most probable tokens that together have this probability; 1 for all.
+        min_p: Draw from tokens at least this times as probable as the most probable one; 0 for all.
+        typical_p: Draw from the tokens whose information is nearest to the entropy and that together have
+            this probability; 1 for all.
+        repetition_penalty: Logits of tokens in the prompt or the answer so far are divided by it, where
+            negative multiplied; 1 changes nothing.
+        frequency_penalty: Taken off a token's logit for every time it occurs in the answer so far.
+        presence_penalty: Taken off the logit of every token that occurs in the answer so far.
+        logit_bias: Added to the logits of tokens, by id; -inf excludes a token.
+        bad_words: Token sequences that the answer must not complete.
+        min_tokens: No end-of-sequence token before so many tokens.
+        logits_processors: Of transformers, or called like them with ids [1, text] and scores [1, vocab]: once
+            for every token, in order, after the settings above that hold in greedy decoding too and before
+            temperature, ``top_k``, ``top_p``, ``min_p`` and ``typical_p``, as in ``generate``.
     """
 
     prompt: str | tuple[int, ...]
@@ -106,6 +125,17 @@ class GenerationRequest:
     speculate: bool = True
     min_span: int = 24
     seed: int | None = None
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    typical_p: float = 1.0
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    min_tokens: int = 0
+    logits_processors: tuple[LogitsProcessor, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +256,7 @@ class GenerationResult:
         finish_reason: ``stop`` (end of sequence), ``length`` (``max_tokens``), ``context`` (context full).
         grounding: Spans copied verbatim from the passages, in answer order, disjoint and maximal.
         stats: What it took.
+        seed: Of its random draws, the request's own or the fresh one taken instead; None for greedy decoding.
     """
 
     text: str
@@ -234,6 +265,7 @@ class GenerationResult:
     finish_reason: FinishReason
     grounding: tuple[GroundedSpan, ...]
     stats: GenerationStats
+    seed: int | None = None
 
 
 Event: TypeAlias = PrefillEvent | StepEvent | GenerationResult

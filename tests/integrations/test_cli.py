@@ -11,7 +11,18 @@ from groundspeed.errors import GroundspeedError, InputError, MissingDependencyEr
 from groundspeed.integrations.cli.app import app
 
 Engine = Retriever = Any
-FIELDS = {"text", "token_ids", "finish_reason", "passages", "grounding", "stats", "model", "device", "dtype"}
+FIELDS = {
+    "text",
+    "token_ids",
+    "finish_reason",
+    "seed",
+    "passages",
+    "grounding",
+    "stats",
+    "model",
+    "device",
+    "dtype",
+}
 STATS = {
     "prompt_tokens",
     "completion_tokens",
@@ -122,6 +133,30 @@ def test_options_reach_the_engine_and_the_retriever(engine: Engine, retriever: R
     assert retriever.searches == [{"question": "Why?", "k": 3, "mode": "dense", "rerank": None}]
 
 
+@pytest.mark.parametrize("command", ["ask", "generate"])
+def test_settings_of_the_draws_reach_the_engine_and_the_seed_is_shown(
+    engine: Engine, command: str, tmp_path: Path
+) -> None:
+    prompt = tmp_path / "prompt.txt"
+    prompt.write_text("Say why.")
+    settings = {"temperature": 0.7, "top_p": 0.9, "top_k": 40, "min_p": 0.05, "repetition_penalty": 1.1}
+    options = [
+        part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", f"{value}")
+    ]
+    options += ["--seed", "12"]
+    result = ask(*options) if command == "ask" else run("generate", "--prompt-file", prompt, *options)
+    assert result.exit_code == 0
+    (request,) = engine.requests
+    assert {name: getattr(request, name) for name in settings} == settings
+    assert request.seed == 12
+    assert result.stdout.endswith("\ndrawn with seed 12\n")
+
+
+def test_greedy_decoding_shows_no_seed() -> None:
+    assert "seed" not in ask().stdout
+    assert json.loads(ask("--json").stdout)["seed"] is None
+
+
 def test_generate_uses_the_prompt_as_it_is_and_drafts_from_the_documents(
     engine: Engine, tmp_path: Path
 ) -> None:
@@ -153,7 +188,7 @@ def test_a_prompt_file_that_cannot_be_used_is_an_error(
 
 
 @pytest.mark.parametrize(
-    "error", [InputError("sampling is not there yet"), StoreError("two\nlines"), GroundspeedError("x")]
+    "error", [InputError("top_p is 0.0; it must be more"), StoreError("two\nlines"), GroundspeedError("x")]
 )
 def test_an_error_is_one_line_on_stderr(engine: Engine, error: GroundspeedError) -> None:
     raise_when_asked(engine, error)
@@ -164,7 +199,7 @@ def test_an_error_is_one_line_on_stderr(engine: Engine, error: GroundspeedError)
 
 
 def test_ctrl_c_in_an_answer_ends_the_line_and_exits_130(engine: Engine) -> None:
-    whole = list(engine.stream(request=type("Request", (), {"passages": ()})()))
+    whole = list(engine.stream(request=type("Request", (), {"passages": (), "seed": None})()))
 
     def stream(request: object) -> Any:
         yield from whole[:2]
@@ -181,6 +216,7 @@ def test_a_wrong_command_line_exits_2() -> None:
     assert run("ask", "Why?").exit_code == 2
     assert ask("--max-tokens", "0").exit_code == 2
     assert ask("--temperature", "-1").exit_code == 2
+    assert ask("--top-p", "1.5").exit_code == 2
     assert run("nonsense").exit_code == 2
 
 

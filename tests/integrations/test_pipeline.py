@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import pytest
 
-from groundspeed.integrations.pipeline import RagPipeline, RetrievalEvent
+from groundspeed.integrations.pipeline import GenerationOptions, RagPipeline, RetrievalEvent
 from groundspeed.integrations.prompts import GroundedPrompt
-from groundspeed.types import GenerationResult, Passage
+from groundspeed.types import GenerationRequest, GenerationResult, Passage
 
 # The fixtures' classes; pytest imports a conftest under a name of its own choice.
 Engine = Retriever = Any
@@ -92,6 +93,11 @@ def test_options_reach_the_retriever_and_the_engine(engine: Engine, retriever: R
     assert retriever.searches == [{"question": "Why?", "k": 2, "mode": "sparse", "rerank": "judge"}]
     (request,) = engine.requests
     assert {name: getattr(request, name) for name in options} == options
+
+
+def test_all_settings_of_a_request_may_be_given() -> None:
+    settings = {field.name for field in fields(GenerationRequest)} - {"prompt", "passages"}
+    assert set(GenerationOptions.__annotations__) == settings
 
 
 def test_closing_the_stream_closes_the_engines(engine: Engine, retriever: Retriever) -> None:

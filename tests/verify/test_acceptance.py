@@ -19,6 +19,11 @@ def test_an_empty_tree_gives_the_bonus_token_alone():
     assert accept(DraftTree.empty(), {0: 3}.__getitem__) == ([], 3)
 
 
+def test_nothing_is_asked_for_behind_a_token_that_ends_the_text():
+    tree = tree_of([5, 6, 7], [-1, 0, 1])
+    assert accept(tree, {0: 5, 1: 6}.__getitem__, {6}) == ([0], 6)
+
+
 @given(st.lists(st.tuples(st.integers(0, 2), st.floats(0, 1)), max_size=14), st.integers(0, 2**32 - 1))
 def test_only_rows_of_accepted_nodes_are_ever_asked_for(rows, seed):
     tokens: list[int] = []
