@@ -74,7 +74,9 @@ def observe_traces(file: Path, count: int, tokenizer: Any, forms: np.ndarray) ->
     weight = 1 / sum(len(row.response) for row in rows)
     for fold in range(FOLDS):
         others = [
-            answer for trace, answer in zip(traces, answers, strict=True) if fold_of[trace.question] != fold
+            answer
+            for trace, answer in zip(traces, answers, strict=True)
+            if fold_of[trace.question] != fold and in_fit_half(trace.question)
         ]
         stored = Snapshot.of(others, len(tokenizer))
         for row in rows:
