@@ -107,7 +107,8 @@ class Part:
     @classmethod
     def of(cls, additions: Sequence[Addition], dtype: np.dtype[Any], name: str) -> Part:
         """Sort documents in memory."""
-        from groundspeed.datastores.search import sort_contexts, top_keys
+        from groundspeed.datastores.search import top_keys
+        from groundspeed.datastores.sorting import sort_contexts
 
         text, starts = join_texts([addition.token_ids for addition in additions], dtype)
         rows = sort_contexts(text)
@@ -195,19 +196,23 @@ def check_addition(tokenizer: TokenizerFingerprint, namespace: str, addition: Ad
         if not isinstance(name, str) or not name:
             raise InputError(f"The {what} is {name!r}; give a string that is not empty.")
     ids = addition.token_ids
-    if ids.ndim != 1 or not (np.issubdtype(ids.dtype, np.integer) or ids.size == 0):
+    if ids.ndim != 1 or not (ids.dtype.kind in "iu" or ids.size == 0):
         raise InputError(
             f"The tokens of {addition.id!r} are {ids.dtype} {list(ids.shape)}; give integers [k]."
         )
-    outside = (ids < 0) | (ids >= tokenizer.vocab_size)
-    if outside.any():
+    if ids.size and not 0 <= ids.min() <= ids.max() < tokenizer.vocab_size:
+        outside = ids[(ids < 0) | (ids >= tokenizer.vocab_size)]
         raise InputError(
-            f"The tokens of {addition.id!r} hold {int(ids[outside][0])}; ids of {tokenizer.name} lie in "
+            f"The tokens of {addition.id!r} hold {int(outside[0])}; ids of {tokenizer.name} lie in "
             f"[0, {tokenizer.vocab_size})."
         )
+    metadata = dict(addition.metadata)
     try:
-        metadata = json.loads(json.dumps(dict(addition.metadata)))
-        json.dumps([namespace, addition.id, metadata], ensure_ascii=False).encode()
+        namespace.encode()
+        addition.id.encode()
+        if metadata:  # most have none, and JSON would take most of the time
+            metadata = json.loads(json.dumps(metadata))
+            json.dumps(metadata, ensure_ascii=False).encode()
     except (TypeError, ValueError) as error:
         raise InputError(
             f"The id or metadata of {addition.id!r} cannot be written as JSON in UTF-8 ({error}); give valid "
@@ -218,7 +223,7 @@ def check_addition(tokenizer: TokenizerFingerprint, namespace: str, addition: Ad
 
 def token_dtype(vocab_size: int) -> np.dtype[Any]:
     """How tokens are kept: 2 bytes while a separator still fits beside them, otherwise 4."""
-    return np.dtype(np.uint16 if vocab_size <= np.iinfo(np.uint16).max else np.uint32)
+    return np.dtype(np.uint16 if vocab_size < 1 << 16 else np.uint32)
 
 
 def join_texts(

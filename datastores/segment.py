@@ -162,12 +162,13 @@ def write_segment(path: Path, merge: Merge, on_progress: ProgressCallback | None
 
 def _write_documents(merge: Merge, section: Any) -> None:
     ids, records = [], []
+    encode = json.JSONEncoder(ensure_ascii=False).encode
     for piece, number in merge.live():
         document_id = piece.part.documents.id(number)
         metadata = piece.part.documents.metadata(number)
         record = [document_id, dict(metadata)] if metadata else document_id
         ids.append(document_id)
-        records.append(json.dumps(record, ensure_ascii=False).encode())
+        records.append(encode(record).encode())
     offsets = np.zeros(len(records) + 1, np.int64)
     np.cumsum([len(record) for record in records], out=offsets[1:])
     section("starts", [merge.starts])

@@ -1,15 +1,17 @@
-"""Arrays at addresses, inside kernels."""
+"""Memory as kernels see it: arrays at addresses, and fetching ahead."""
 # mypy: allow-untyped-defs
 
 from __future__ import annotations
 
 import numba
+import numpy as np
+from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
 from groundspeed.jit import kernel
 
-__all__ = ["view"]
+__all__ = ["prefetch", "view"]
 
 
 @intrinsic
@@ -26,3 +28,23 @@ def _pointer(typing_context, address, like):  # pragma: no cover - runs in the c
 def view(address, size, like):
     """The array [size] of ``like``'s dtype at an address."""
     return numba.carray(_pointer(address, like), (size,))
+
+
+@intrinsic
+def _prefetch(typing_context, address):  # pragma: no cover - runs in the compiler
+    def generate(context, builder, signature, arguments):
+        pointer = builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())
+        flag = ir.IntType(32)
+        function = builder.module.declare_intrinsic(
+            "llvm.prefetch", [pointer.type], ir.FunctionType(ir.VoidType(), [pointer.type, flag, flag, flag])
+        )
+        builder.call(function, [pointer, flag(0), flag(3), flag(1)])  # to read, keep, data
+        return context.get_dummy_value()
+
+    return types.void(address), generate
+
+
+@kernel
+def prefetch(array, index):
+    """Begin to load an entry, so that waiting for memory overlaps; any index is harmless."""
+    _prefetch(array.ctypes.data + np.int64(index) * array.itemsize)

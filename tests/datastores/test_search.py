@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from groundspeed.datastores.search import LONGEST, levels, separator, sort_contexts, top_keys
+from groundspeed.datastores.search import LONGEST, levels, separator, top_keys
+from groundspeed.datastores.sorting import sort_contexts
 
 
 def as_text(documents: list[list[int]], dtype: type) -> NDArray[np.unsignedinteger]:
