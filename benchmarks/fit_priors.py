@@ -3,8 +3,8 @@
     python benchmarks/fit_priors.py ../shared/traces/*.jsonl.gz [--recorded FILE.npz] [--rows 150]
 
 Only rows of the fitting half are used (see ``in_fit_half``), three in four with the answers to other
-questions of that half as history. ``--recorded`` takes answers of ``record_answers.py``, which alone show what recycled
-logits are worth. Every data set weighs the same, the two groups of recorded answers half.
+questions of that half as history. ``--recorded`` takes answers of ``record_answers.py``, which alone show
+what recycled logits are worth. Every data set weighs the same, the two groups of recorded answers half.
 """
 
 from __future__ import annotations

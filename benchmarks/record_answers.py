@@ -20,16 +20,18 @@ An end-of-sequence token is the last of its answer.
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 import numpy as np
-from traces import DATA_SETS, shared_folder
 
 from groundspeed.drafting.base import DraftTree
 from groundspeed.integrations.bench.prompts import BenchPrompt, read_prompts
 from groundspeed.verify.engine import Engine
 
+DATA_SETS = ("mtrag", "mtragun", "northwind", "hf_docs", "aragog")
+SHARED = Path(os.environ.get("GROUNDSPEED_SHARED", Path(__file__).parents[2] / "shared"))
 MAX_TOKENS = 96
 TOP = 8
 LENGTHS = range(1, 1201)
@@ -38,8 +40,8 @@ LENGTHS = range(1, 1201)
 def prompts(engine: Engine) -> dict[str, list[BenchPrompt]]:
     """The prompts by group, none in two groups."""
     here = Path(__file__).parent
-    traces = [shared_folder() / "traces" / f"{name}.jsonl.gz" for name in DATA_SETS]
-    spec_bench = [shared_folder() / "prompts" / "spec_bench.jsonl.gz"]
+    traces = [SHARED / "traces" / f"{name}.jsonl.gz" for name in DATA_SETS]
+    spec_bench = [SHARED / "prompts" / "spec_bench.jsonl.gz"]
     report = read_prompts(traces, engine.tokenizer, 20, LENGTHS)
     taken = {prompt.id for prompt in report}
     more = [

@@ -47,7 +47,8 @@ class DraftTree:
             never above the parent's.
         source: uint16 [n], the ``groundspeed.types.Source`` that proposed the node.
         origin: int64 [n], where in the source: for passages ``passage << 32 | token``, for prompt and output
-            the token position in prompt + output.
+            the token position in prompt + output, for the datastore ``piece << 40 | position`` as
+            ``Snapshot.document_at`` takes them; -1 where that is not known.
         draft_probs: float32 [n], the q of the rejection rule; None for deterministic drafters.
     """
 

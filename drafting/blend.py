@@ -39,6 +39,7 @@ from groundspeed.drafting.suffix import CONTEXT, CONTEXT_LENGTH, SuffixIndex
 __all__ = ["Blend", "BlendDrafter", "warm_up"]
 
 _FREQUENT = 16  # tokens of order 0
+_MOST_NODES = 1 << 12  # memory is taken by the budget, and no larger tree ever pays
 _NOTHING_STORED = Snapshot((), np.dtype(np.uint16))
 _NOTHING_SHOWN = RecycledTokens(capacity=8)
 
@@ -121,6 +122,7 @@ class BlendDrafter:
         for column, back in ((LAST, 1), (PREVIOUS, 2)):
             if len(request.prompt_ids) >= back:
                 self._node[column] = request.prompt_ids[-back]
+        self._begun = True
 
     def recycle(self, shown: RunnerUps) -> None:
         """Take in what a verification showed."""
@@ -146,6 +148,7 @@ class BlendDrafter:
         """Draft what may follow the committed text, with at most ``budget`` nodes."""
         if budget <= 0:
             return DraftTree.empty()
+        budget = min(budget, _MOST_NODES)
         return DraftTree(
             *grow(
                 self._index.arrays,
@@ -163,12 +166,14 @@ class BlendDrafter:
     def end(self) -> None:
         """Hand on the answer to whoever learns from it, and forget the request."""
         answer = self._index.tokens[self._request[0][OUTPUT] : len(self._index)]
+        begun = self._begun
         self._forget()
-        if self._learn is not None and len(answer):
+        if begun and self._learn is not None and len(answer):
             self._learn(answer)
 
     def _forget(self) -> None:
-        self._index = SuffixIndex()
+        self._begun = False
+        self._index: SuffixIndex = SuffixIndex()
         self._forms = FormIndex(None)
         self._recycled = self._shared_recycled or _NOTHING_SHOWN
         self._starts = np.zeros(1, np.int64)
@@ -202,11 +207,7 @@ def _count(texts: Sequence[NDArray[np.int32]], vocab_size: int) -> NDArray[np.in
 
 
 class Blend:
-    """Makes the blend's drafters for the requests of an engine.
-
-    Attributes:
-        calibration: What all of them draft by, and teach.
-    """
+    """Makes the blend's drafters for the requests of an engine."""
 
     def __init__(
         self,
@@ -224,10 +225,11 @@ class Blend:
             namespaces: What requests may see of it; all by default.
             learn: Told every answer, int32 [k], as it ends: a datastore's ``learn`` makes the next ones draft
                 from it.
-            calibration: The shipped priors by default.
+            calibration: Weights that all requests draft by and teach; by default each starts from the shipped
+                ones and learns for itself, as traffic of one kind makes shared ones worse for another.
             recycled: A table that all requests write to and draft from; by default each has its own.
         """
-        self.calibration = calibration or Calibration()
+        self._calibration = calibration
         self._datastore = datastore
         self._namespaces = namespaces
         self._learn = learn
@@ -240,4 +242,4 @@ class Blend:
     def __call__(self) -> BlendDrafter:
         """A drafter for one request, with what the datastore holds now."""
         stored = self._datastore.snapshot(self._namespaces) if self._datastore else None
-        return BlendDrafter(stored, self.calibration, self._recycled, self._learn)
+        return BlendDrafter(stored, self._calibration, self._recycled, self._learn)

@@ -76,8 +76,10 @@ class CostModel:
         Args:
             nodes: Draft nodes of its pass, at most ``max_nodes``.
             context: Tokens in the KV cache before it.
-            seconds: What it took.
+            seconds: What it took; of a clock that stood still or went back, nothing is learnt.
         """
+        if not 0 < seconds < math.inf:
+            return
         here = _shares(self._contexts, context)[:, None]
         share: NDArray[np.float64] = here * _shares(self.nodes, nodes)
         with self._lock:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import tempfile
-import zipfile
 from functools import cache
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -18,6 +16,7 @@ from groundspeed.errors import DraftError
 
 __all__ = ["Calibration", "load_priors"]
 
+_LARGEST = 50.0  # weights that a score can be summed from; learnt ones stay under 5
 _CAUTION = 20.0
 """Sum of squared gradients that the priors count as: the more, the slower they are left."""
 
@@ -68,21 +67,35 @@ class Calibration:
         """
         try:
             with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as kept:
-                weights, seen = kept["weights"], kept["seen"]
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+                weights, seen = kept["weights"].astype(np.float32), kept["seen"].astype(np.float32)
+        except Exception as error:  # damage makes numpy and zipfile raise nearly anything
             raise DraftError(
                 f"cannot read a calibration from {path}: {error}; delete it to start anew"
             ) from error
-        calibration = cls(weights)
-        if seen.shape != (WEIGHTS,) or not (np.isfinite(weights).all() and (seen > 0).all()):
-            raise DraftError(f"{path} holds no calibration of this version; delete it to start anew")
+        calibration = cls(learn=bool(len(seen)))
+        if weights.shape != (WEIGHTS,) or seen.shape != calibration.seen.shape:
+            raise DraftError(f"{path} holds the weights of another version; delete it to start anew")
+        if not ((np.abs(weights) <= _LARGEST).all() and (seen > 0).all() and np.isfinite(seen).all()):
+            raise DraftError(f"{path} holds weights that cannot be; delete it to start anew")
+        calibration.weights[:] = weights
         calibration.seen[:] = seen
         return calibration
 
     def save(self, path: Path) -> None:
-        """Keep what was learnt, beside the datastore it was learnt with; a file there is replaced whole."""
-        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
-            np.savez(file, weights=self.weights, seen=self.seen)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(file.name).replace(path)
+        """Keep what was learnt, beside the datastore it was learnt with; a file there is replaced whole.
+
+        Raises:
+            DraftError: The file cannot be written.
+        """
+        unfinished = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+        try:
+            with unfinished.open("wb") as file:
+                np.savez(file, weights=self.weights, seen=self.seen)
+                file.flush()
+                os.fsync(file.fileno())
+            unfinished.replace(path)
+        except OSError as error:
+            unfinished.unlink(missing_ok=True)
+            raise DraftError(
+                f"cannot write a calibration to {path}: {error.strerror}; give a file in a writable folder"
+            ) from error

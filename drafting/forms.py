@@ -70,7 +70,8 @@ class FormIndex:
         self._index.reserve(sum(len(text) + 1 for text in texts))
         places: list[NDArray[np.int64]] = []
         for text, start in zip(texts, starts, strict=True):
-            forms = self._forms[text]
+            known = np.minimum(text, len(self._forms) - 1)
+            forms = np.where(text < len(self._forms), self._forms[known], -1).astype(np.int32)
             kept = np.flatnonzero(forms >= 0)
             self._index.boundary()
             self._index.extend(forms[kept])

@@ -28,7 +28,7 @@ from groundspeed.types import Source
 __all__ = ["CERTAIN", "grow", "read_context"]
 
 _FLOOR = 0.002  # paths less probable than this are not worth a node at any budget
-_SURE = 0.97  # no candidate is believed to be more probable than this
+_SURE = 0.97  # a child is seldom more probable than this: below the floor by it, a node is not asked
 _ASKING = 10  # nodes of a tree, the most probable ones, at which stored text is asked
 CERTAIN = 8
 """Stored text is asked only where the request's own text matches fewer tokens."""

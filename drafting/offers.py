@@ -301,7 +301,9 @@ def _offer_recycled(
         token = np.int64(rows[slot, k])
         if token < 0:
             break
-        i = _index_of(candidates, old, token)
+        i = _index_of(candidates, n, token)
+        if i >= old:  # a row that another thread is writing may hold a token twice
+            continue
         if i < 0:
             if n == CANDIDATES or token >= layout[VOCABULARY]:
                 continue

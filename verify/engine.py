@@ -58,7 +58,7 @@ class Engine:
         Args:
             target: The model whose answer is wanted.
             tokenizer: Its tokenizer.
-            drafter: Makes the drafter of a request; by default a ``Blend`` that all requests teach.
+            drafter: Makes the drafter of a request; by default ``Blend()``.
             cost: What a verification pass costs at first; measured by default.
             model_name: For reports.
         """
@@ -107,7 +107,7 @@ class Engine:
             name: A hub id, a folder or a GGUF file; None is the small model that comes from PyPI.
             device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...
             dtype: ``auto``, ``float32`` or ``bfloat16``.
-            drafter: Makes the drafter of a request; by default a ``Blend`` that all requests teach.
+            drafter: Makes the drafter of a request; by default ``Blend()``.
             datastore: Folder of a token datastore that the default drafter draws on; a calibration saved in
                 it as ``calibration.npz`` is gone on from.
             on_progress: Told about the work done, in stages.

@@ -202,6 +202,10 @@ def replay_files(
     Raises:
         InputError: A file cannot be read or has no row to replay.
     """
+    names = [data_set_name(file) for file in files]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(f"two files are named {twice}, as data sets are by their files; rename one of them")
     measured = []
     vocabulary = Vocabulary.of(tokenizer)
     for file in files:

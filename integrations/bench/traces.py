@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,7 +93,7 @@ def read_traces(path: Path) -> list[Trace]:
             for number, line in enumerate(lines, start=1):
                 if line.strip():
                     traces.append(_trace(line, f"{path}, line {number}"))
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise InputError(f"cannot read {path}: {error}; give a file of JSON lines, .gz or not") from error
     found = [trace for trace in traces if trace.response]
     if not found:
@@ -131,7 +132,7 @@ def _row(trace: Trace, ids: Iterator[NDArray[np.int32]]) -> Row:
 def _trace(line: str, where: str) -> Trace:
     try:
         row = json.loads(line)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # not JSON, or a number or a depth that Python refuses
         raise InputError(f"{where}: {error}; a row is a JSON object on a line of its own") from error
     if not isinstance(row, dict):
         raise InputError(f"{where}: got {type(row).__name__}; a row is a JSON object on a line of its own")
@@ -147,6 +148,14 @@ def _trace(line: str, where: str) -> Trace:
         raise InputError(
             f"{where}: `history` is {_shown(row, 'history')}; it must be a list of objects with a `text`"
         )
+    try:
+        "".join(
+            [row["id"], row["question"], row["response"], *passages, *(t["text"] for t in turns)]
+        ).encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{where}: half of a character stands alone (\\ud800 to \\udfff); mend the text"
+        ) from error
     prompt = "\n\n".join([*passages, *(turn["text"] for turn in turns), row["question"]])
     return Trace(row["id"], row["question"], prompt, tuple(passages), row["response"])
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.table import Column, Table
 
 from groundspeed.integrations.cli import options
@@ -37,7 +38,7 @@ def replay(
     ] = None,
     budget: Annotated[
         list[int] | None,
-        typer.Option(min=1, help="Draft nodes per step; may be repeated; default 16, 32, 64."),
+        typer.Option(min=1, max=4096, help="Draft nodes per step; may be repeated; default 16, 32, 64."),
     ] = None,
     tokenizer: Annotated[
         str | None, typer.Option(help="Hub id, folder or GGUF file; by default that of the embedded model.")
@@ -92,11 +93,14 @@ def _print(measured: list[dict[str, Any]]) -> None:
     for row in measured:
         tables.setdefault(row["dataset"], []).append(row)
         alike.setdefault((row["drafter"], row["budget"]), []).append(row)
+    headed = [*tables.items()]
     if len(tables) > 1:
-        tables["average"] = [{**rows[0], **average(rows)} for rows in alike.values()]
-    for name, rows in tables.items():
+        headed.append(("average", [{**rows[0], **average(rows)} for rows in alike.values()]))
+    for name, rows in headed:
         table = Table(
-            Column("drafter", no_wrap=True), title=f"{name}, {rows[0]['rows']} rows", title_justify="left"
+            Column("drafter", no_wrap=True),
+            title=escape(f"{name}, {rows[0]['rows']} rows"),
+            title_justify="left",
         )
         for heading in ("budget", "tokens per step", "drafted per step", "accepted", "draft us p50", "p95"):
             table.add_column(heading, justify="right")

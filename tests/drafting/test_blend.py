@@ -319,3 +319,33 @@ def test_an_answer_that_ended_is_drafted_from_by_the_next_request(tmp_path: Path
             drafter.begin(request)
             drafter.extend(ids(answer[:6]))
             assert (answer[6] in drafter.propose(32).token_ids) == drafted
+
+
+def test_a_request_that_could_not_begin_teaches_nothing() -> None:
+    taught: list[NDArray[np.int32]] = []
+    drafter = BlendDrafter(learn=taught.append)
+    with pytest.raises(ValueError, match="negative"):
+        drafter.begin(DraftRequest(ids([-1, 2]), (ids([4, 5]),), VOCABULARY))
+    drafter.end()
+    drafter.extend(ids([1]))
+    drafter.end()
+    assert taught == []
+
+
+def test_a_recycled_row_that_holds_a_token_twice_drafts_it_once() -> None:
+    drafter = begun([1, 2, 3])
+    drafter.recycle(RunnerUps(ids([3]), ids([-1]), ids([7, 7, 8, 8, 8])[None]))
+    tree = drafter.propose(64)
+    tree.validate(VOCABULARY)
+    assert {7, 8} <= set(tree.token_ids.tolist())
+
+
+def test_forms_may_be_known_of_the_first_ids_only() -> None:
+    drafter = BlendDrafter()
+    drafter.begin(DraftRequest(ids([1, 2, 50]), (ids([4, 60]),), 100, np.arange(10, dtype=np.int32)))
+    drafter.extend(ids([50, 4]))
+    drafter.propose(16).validate(100)
+
+
+def test_a_budget_beyond_all_reason_takes_no_memory() -> None:
+    assert 0 < len(begun([1, 2, 3, 1]).propose(10**12)) <= 4096

@@ -174,3 +174,11 @@ def test_threads_may_share_a_model_of_costs():
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(work, range(8)))
     assert np.allclose(cost.relative(1024)[list(NODES)], 1 + np.array(NODES) / 48, rtol=0.1)
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_clock_that_fails_teaches_nothing(seconds: float) -> None:
+    cost = CostModel([0, 4, 8], [1.0, 1.1, 1.2])
+    before = cost.relative(10).copy()
+    cost.observe(4, 10, seconds)
+    assert np.array_equal(cost.relative(10), before)

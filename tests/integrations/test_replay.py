@@ -343,3 +343,36 @@ def test_the_command_prints_json_and_says_who_is_left_out(
     assert [(row["drafter"], row["budget"]) for row in rows] == [("none", 4), ("none", 9)]
     assert all(set(row) == FIELDS for row in rows)
     assert "ghost is left out: ghost-package is not installed" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"id": "\\ud800", "question": "q", "passages": [], "response": "r"}',
+        '{"id": "i", "question": "q", "passages": [], "response": "\\udfff"}',
+        "[" * 200_000,
+        '{"id": ' + "1" * 5_000 + "}",
+    ],
+    ids=["id", "response", "deep", "number"],
+)
+def test_a_row_that_cannot_be_read_is_named(tmp_path: Path, line: str) -> None:
+    file = tmp_path / "bad.jsonl"
+    file.write_text(f"{json.dumps(trace(1))}\n{line}\n", encoding="utf-8")
+    with pytest.raises(InputError, match="line 2"):
+        read_traces(file)
+
+
+def test_damaged_compressed_data_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "bad.jsonl.gz"
+    packed = bytearray(gzip.compress(b"x" * 100))
+    packed[12] ^= 0xFF
+    file.write_bytes(packed)
+    with pytest.raises(InputError, match="bad"):
+        read_traces(file)
+
+
+def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    files = [write(tmp_path / "a.jsonl", [trace(1)]), write(tmp_path / "d" / "a.jsonl", [trace(2)])]
+    with pytest.raises(InputError, match="named a"):
+        replay_files(files, LETTERS, {"none": DRAFTERS["none"].build}, [4])
