@@ -7,13 +7,12 @@ import numpy as np
 
 from groundspeed.datastores.matches import LENGTH, MATCH_COLUMNS, PIECE, POSITION, gather
 from groundspeed.datastores.pointers import SIZE, TEXT
-from groundspeed.datastores.views import prefetch, view
+from groundspeed.datastores.views import view
 from groundspeed.jit import kernel
 
 __all__ = ["candidates"]
 
 _ESCAPE = 0.25  # share of the probability that a length leaves to all shorter ones
-_LINE = 32  # tokens further on that are fetched while the tree grows towards them
 
 
 @kernel
@@ -104,7 +103,6 @@ def expand(
         piece = matches[match, PIECE]
         text = view(table[piece, TEXT], table[piece, SIZE], like)
         position = matches[match, POSITION] + deep
-        prefetch(text, position + _LINE)
         token = np.int64(text[position]) if position < len(text) and text[position] != text[0] else end
         at = k
         while at > low and tokens[at - 1] > token:

@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 
 from groundspeed.datastores.pointers import GAP_COUNT, GAPS, KEY_COUNT, KEYS, ROWS, SIZE, TEXT
-from groundspeed.datastores.search import AHEAD, LONGEST, find, widen
-from groundspeed.datastores.views import prefetch, view
+from groundspeed.datastores.search import LONGEST, find, widen
+from groundspeed.datastores.views import view
 from groundspeed.jit import kernel
 
 __all__ = ["LENGTH", "MATCH_COLUMNS", "PIECE", "POSITION", "TOKEN", "gather"]
@@ -71,11 +71,8 @@ def gather(table, like, context, size, depth, spread, seed, out, weights):
             shift = np.float64(state >> np.uint64(11)) / np.float64(1 << 53)
             picks = min(count, spread)
             for k in range(picks):
-                prefetch(
-                    text, np.int64(rows[picked(k, count, spread, shift, left, first, inner_last)]) + AHEAD
-                )
-            for k in range(picks):
-                row = picked(k, count, spread, shift, left, first, inner_last)
+                pick = k if count <= spread else min(np.int64((k + shift) * (count / spread)), count - 1)
+                row = first + pick if pick < left else inner_last + 1 + pick - left
                 position = np.int64(rows[row]) + 1
                 if usable(text, gaps, position):
                     record(out, weights, n, length, text[position], piece, position, count / picks)
@@ -95,13 +92,6 @@ def gather(table, like, context, size, depth, spread, seed, out, weights):
                 if lengths == depth:
                     complete = max(complete, length)
     return n, complete
-
-
-@kernel
-def picked(k, count, spread, shift, left, first, inner_last):
-    """Row of the sample's k-th match, of ``count`` on both sides of the longer matches."""
-    pick = k if count <= spread else min(np.int64((k + shift) * (count / spread)), count - 1)
-    return first + pick if pick < left else inner_last + 1 + pick - left
 
 
 @kernel

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from groundspeed.datastores.views import prefetch
 from groundspeed.jit import kernel
 
 __all__ = ["LONGEST", "find", "key_layout", "levels", "separator", "top_keys", "widen"]
@@ -26,9 +25,6 @@ LONGEST = 24
 
 STRIDE = 32
 """Rows between two keys of the top table."""
-
-AHEAD = 8
-"""Tokens before and after a position that are fetched with it: most matches are so long, most drafts too."""
 
 
 def separator(text: NDArray[Any]) -> int:
@@ -64,8 +60,6 @@ def lower_bound(keys, key, low, high):
     """First of the rising ``keys[low:high]`` that is not below ``key``; ``high`` when all are."""
     while low < high:
         middle = (low + high) // 2
-        prefetch(keys, (low + middle) // 2)  # both entries that may be next, so that waits overlap
-        prefetch(keys, (middle + high) // 2)
         if keys[middle] < key:
             low = middle + 1
         else:
@@ -108,10 +102,6 @@ def find(text, rows, keys, context, size):
     beyond = lower_bound(keys, key + np.uint64(1), near, min(far, len(keys)))
     low = max(block - 1, 0) * STRIDE
     high = min(beyond * STRIDE, len(rows))
-    # Few rows are left, and all those near the place in question are looked at sooner or later.
-    for i in range(low, min(high, low + 2 * STRIDE)):
-        prefetch(text, np.int64(rows[i]) - AHEAD)
-        prefetch(text, np.int64(rows[i]) + AHEAD)
     while low < high:
         middle = (low + high) // 2
         row = min(np.int64(rows[middle]), len(text) - 1)
@@ -126,28 +116,22 @@ def find(text, rows, keys, context, size):
 @kernel
 def edge(text, rows, context, length, inside, step):
     """Last row in direction ``step`` (1 or -1) from ``inside`` that matches ``length`` tokens."""
-    room = len(rows) - 1 - inside if step > 0 else inside
-    near, far = 0, 1  # distances from the start: one that matches, one that is asked next
-    while far <= room and matches(text, rows, context, length, inside + step * far):
-        near, far = far, 2 * far
-        if 2 * far <= room:
-            prefetch(text, np.int64(rows[inside + step * 2 * far]) - AHEAD)
-    far = min(far, room + 1)
-    while far - near > 1:
-        middle = (near + far) // 2
-        prefetch(text, np.int64(rows[inside + step * ((near + middle) // 2)]) - AHEAD)
-        prefetch(text, np.int64(rows[inside + step * ((middle + far) // 2)]) - AHEAD)
-        if matches(text, rows, context, length, inside + step * middle):
-            near = middle
+    last = len(rows) - 1 if step > 0 else 0
+    stride = 1
+    outside = inside + step
+    while (outside - last) * step <= 0 and overlap(text, np.int64(rows[outside]), context, length) == length:
+        inside = outside
+        outside = inside + step * stride
+        stride *= 2
+    if (outside - last) * step > 0:
+        outside = last + step
+    while abs(outside - inside) > 1:
+        middle = (inside + outside) // 2
+        if overlap(text, np.int64(rows[middle]), context, length) == length:
+            inside = middle
         else:
-            far = middle
-    return inside + step * near
-
-
-@kernel
-def matches(text, rows, context, length, row):
-    """Whether a row matches the last ``length`` tokens of the context."""
-    return overlap(text, np.int64(rows[row]), context, length) == length
+            outside = middle
+    return inside
 
 
 @kernel
