@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from groundspeed.datastores.matches import LENGTH, MATCH_COLUMNS, PIECE, POSITION, gather
+from groundspeed.datastores.matches import ANY_REACH, LENGTH, MATCH_COLUMNS, PIECE, POSITION, gather
 from groundspeed.datastores.pointers import SIZE, TEXT
 from groundspeed.datastores.views import view
 from groundspeed.jit import kernel
@@ -37,7 +37,7 @@ def candidates(table, like, context, size, depth, spread, seed, token_ids, paren
     room = len(table) * depth * spread
     matches = np.empty((room, MATCH_COLUMNS), np.int64)
     weights = np.empty(room, np.float64)
-    n, _ = gather(table, like, context, size, depth, spread, seed, matches, weights)
+    n, _ = gather(table, like, context, size, depth, spread, ANY_REACH, seed, matches, weights)
     weigh(matches, weights, n)
 
     budget = len(token_ids)

@@ -10,7 +10,10 @@ from groundspeed.datastores.search import LONGEST, find, widen
 from groundspeed.datastores.views import view
 from groundspeed.jit import kernel
 
-__all__ = ["LENGTH", "MATCH_COLUMNS", "PIECE", "POSITION", "TOKEN", "gather"]
+__all__ = ["ANY_REACH", "LENGTH", "MATCH_COLUMNS", "PIECE", "POSITION", "TOKEN", "gather"]
+
+ANY_REACH = 1 << 40
+"""Reach of a question that wants exact counts."""
 
 # Columns of a match.
 LENGTH = 0  # tokens of the context that stand before it, at most LONGEST
@@ -21,7 +24,7 @@ MATCH_COLUMNS = 4
 
 
 @kernel
-def gather(table, like, context, size, depth, spread, seed, out, weights):
+def gather(table, like, context, size, depth, spread, reach, seed, out, weights):
     """Find what followed the longest matches of a context.
 
     In every piece the longest match is taken, and the next shorter ones, ``depth`` lengths in all. Of a
@@ -35,6 +38,8 @@ def gather(table, like, context, size, depth, spread, seed, out, weights):
         size: Tokens of the context; of more than ``LONGEST`` the last ones count.
         depth: Lengths wanted of each piece.
         spread: Most rows of one length in one piece.
+        reach: Rows of one length that are looked for on each side of the longer matches; of a length with more
+            the nearest stand for all, and it is the last one.
         seed: Of the sample; uint64.
         out: int64 [at least p * depth * spread, MATCH_COLUMNS].
         weights: float64 [as long], rows that a match stands for; 1 when nothing was left out.
@@ -61,7 +66,7 @@ def gather(table, like, context, size, depth, spread, seed, out, weights):
         lengths = 0
         while lengths < depth:
             inner_first, inner_last = first, last
-            length, first, last = widen(text, rows, context, size, first, last)
+            length, first, last = widen(text, rows, context, size, first, last, reach)
             if length == 0:
                 break
             begin = n
@@ -87,7 +92,9 @@ def gather(table, like, context, size, depth, spread, seed, out, weights):
                         n += 1
                         if n - begin == spread:
                             break
-            if n > begin:
+            if max(left, last - inner_last) > reach:
+                lengths = depth
+            elif n > begin:
                 lengths += 1
                 if lengths == depth:
                     complete = max(complete, length)

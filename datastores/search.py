@@ -114,9 +114,9 @@ def find(text, rows, keys, context, size):
 
 
 @kernel
-def edge(text, rows, context, length, inside, step):
-    """Last row in direction ``step`` (1 or -1) from ``inside`` that matches ``length`` tokens."""
-    last = len(rows) - 1 if step > 0 else 0
+def edge(text, rows, context, length, inside, step, reach):
+    """Last row in direction ``step`` (1 or -1), ``reach`` rows far at most, that matches ``length`` tokens."""
+    last = min(len(rows) - 1, inside + reach) if step > 0 else max(0, inside - reach)
     stride = 1
     outside = inside + step
     while (outside - last) * step <= 0 and overlap(text, np.int64(rows[outside]), context, length) == length:
@@ -157,7 +157,7 @@ def levels(text, rows, keys, context, size, found):
     last = first - 1
     n = 0
     while n < len(found):
-        length, first, last = widen(text, rows, context, size, first, last)
+        length, first, last = widen(text, rows, context, size, first, last, len(rows))
         if length == 0:
             break
         found[n, 0] = length
@@ -168,7 +168,7 @@ def levels(text, rows, keys, context, size, found):
 
 
 @kernel
-def widen(text, rows, context, size, first, last):
+def widen(text, rows, context, size, first, last, reach):
     """The next shorter match round the rows of a longer one.
 
     Args:
@@ -178,6 +178,7 @@ def widen(text, rows, context, size, first, last):
         size: Tokens of the context, at most ``LONGEST``.
         first: First row of the longer match; ``find``'s row to begin with.
         last: Last row of the longer match; ``find``'s row - 1 to begin with.
+        reach: Rows that are looked for on each side, about; there may be more.
 
     Returns:
         Length of the match, 0 when there is none; its first and last row, the longer match's among them.
@@ -186,7 +187,7 @@ def widen(text, rows, context, size, first, last):
     right = overlap(text, np.int64(rows[last + 1]), context, size) if last + 1 < len(rows) else 0
     length = max(left, right)
     if length > 0 and left == length:
-        first = edge(text, rows, context, length, first - 1, -1)
+        first = edge(text, rows, context, length, first - 1, -1, reach)
     if length > 0 and right == length:
-        last = edge(text, rows, context, length, last + 1, 1)
+        last = edge(text, rows, context, length, last + 1, 1, reach)
     return length, first, last

@@ -107,7 +107,7 @@ class Snapshot:
         Returns:
             int64 [m, MATCH_COLUMNS], float64 [m] weights, and the shortest complete length.
         """
-        from groundspeed.datastores.matches import MATCH_COLUMNS, gather
+        from groundspeed.datastores.matches import ANY_REACH, MATCH_COLUMNS, gather
         from groundspeed.datastores.search import LONGEST
 
         room = max(len(self.pieces) * depth * spread, 1)
@@ -115,7 +115,16 @@ class Snapshot:
         weights = np.empty(room, np.float64)
         backwards = np.ascontiguousarray(context[-LONGEST:][::-1], np.int64)
         n, complete = gather(
-            self.table, self.like, backwards, len(backwards), depth, spread, np.uint64(seed), out, weights
+            self.table,
+            self.like,
+            backwards,
+            len(backwards),
+            depth,
+            spread,
+            ANY_REACH,
+            np.uint64(seed),
+            out,
+            weights,
         )
         return out[:n], weights[:n], complete
 

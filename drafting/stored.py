@@ -15,6 +15,7 @@ LEVELS = 2
 
 FOLLOWERS = 32  # most tokens of an answer
 _SAMPLE = 16  # places looked at of a level in each piece
+_REACH = 64  # on each side; that a context is more frequent still says nothing more
 
 # Columns of a follower.
 FOLLOWER = 0  # token
@@ -49,7 +50,7 @@ def ask(store, context, size, followers, summary):
         return 0
     matches = np.empty((len(table) * LEVELS * _SAMPLE, MATCH_COLUMNS), np.int64)
     weights = np.empty(len(matches), np.float64)
-    found, _ = gather(table, like, context, size, LEVELS, _SAMPLE, np.uint64(0), matches, weights)
+    found, _ = gather(table, like, context, size, LEVELS, _SAMPLE, _REACH, np.uint64(0), matches, weights)
     for i in range(found):
         length = matches[i, LENGTH]
         if length > summary[0, MATCHED]:
