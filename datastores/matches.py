@@ -38,8 +38,8 @@ def gather(table, like, context, size, depth, spread, reach, seed, out, weights)
         size: Tokens of the context; of more than ``LONGEST`` the last ones count.
         depth: Lengths wanted of each piece.
         spread: Most rows of one length in one piece.
-        reach: Rows of one length that are looked for on each side of the longer matches; of a length with more
-            the nearest stand for all, and it is the last one.
+        reach: Rows of one length that are looked for on each side of the longer matches; of a length with
+            more the nearest stand for all, and it is the last one.
         seed: Of the sample; uint64.
         out: int64 [at least p * depth * spread, MATCH_COLUMNS].
         weights: float64 [as long], rows that a match stands for; 1 when nothing was left out.

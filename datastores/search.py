@@ -115,7 +115,7 @@ def find(text, rows, keys, context, size):
 
 @kernel
 def edge(text, rows, context, length, inside, step, reach):
-    """Last row in direction ``step`` (1 or -1), ``reach`` rows far at most, that matches ``length`` tokens."""
+    """Last row towards ``step`` (1 or -1), at most ``reach`` rows far, that matches ``length`` tokens."""
     last = min(len(rows) - 1, inside + reach) if step > 0 else max(0, inside - reach)
     stride = 1
     outside = inside + step
