@@ -29,7 +29,7 @@ __all__ = ["CERTAIN", "grow", "read_context"]
 
 _FLOOR = 0.002  # paths less probable than this are not worth a node at any budget
 _SURE = 0.97  # a child is seldom more probable than this: below the floor by it, a node is not asked
-_ASKING = 10  # nodes of a tree, the most probable ones, at which stored text is asked
+_ASKING = 8  # nodes of a tree, the most probable ones, at which stored text is asked
 CERTAIN = 8
 """Stored text is asked only where the request's own text matches fewer tokens."""
 

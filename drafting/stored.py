@@ -14,8 +14,8 @@ LEVELS = 2
 """The longest match, and the next shorter one that more places have. A third brought nothing in replays."""
 
 FOLLOWERS = 32  # most tokens of an answer
-_SAMPLE = 16  # places looked at of a level in each piece
-_REACH = 64  # on each side; that a context is more frequent still says nothing more
+_SAMPLE = 8  # places looked at of a level in each piece
+_REACH = 16  # on each side; that a context is more frequent still says nothing more
 
 # Columns of a follower.
 FOLLOWER = 0  # token
