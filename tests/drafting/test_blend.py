@@ -19,6 +19,7 @@ from groundspeed.drafting.blend import Blend, BlendDrafter
 from groundspeed.drafting.calibration import Calibration
 from groundspeed.drafting.features import WEIGHTS
 from groundspeed.drafting.recycled import RecycledTokens
+from groundspeed.drafting.tree import leading_chain
 from groundspeed.errors import DraftError
 from groundspeed.types import Source
 
@@ -61,8 +62,7 @@ def begun(prompt: list[int], *passages: list[int]) -> BlendDrafter:
 
 def leading_tokens(tree: DraftTree) -> list[int]:
     """Tokens of the chain that the nodes begin with."""
-    chain = [i for i, parent in enumerate(tree.parents.tolist()) if parent == i - 1]
-    return tree.token_ids[: len(chain) if chain == list(range(len(chain))) else 0].tolist()
+    return leading_chain(tree).token_ids.tolist()
 
 
 def same(left: DraftTree, right: DraftTree) -> bool:
