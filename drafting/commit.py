@@ -20,17 +20,16 @@ from groundspeed.drafting.suffix import (
     COUNT,
     EDGES,
     LENGTH,
-    LINK,
     NEXT,
     SIZE,
     TARGET,
     TOKEN,
     append,
+    followed,
 )
 from groundspeed.jit import kernel
 
 __all__ = ["commit", "most_frequent", "offer_root"]
-
 
 _RATE = 0.06  # of learning
 _COOLING = 12  # tokens over which HEAT forgets
@@ -98,9 +97,7 @@ def commit(index, registers, form_index, request, store, recycled, node, weights
         append(tokens, states, edges, table, registers, token)
         if token < len(counts):
             counts[token] += 1
-        state = registers[CONTEXT]
-        while state > 0 and states[state, EDGES] < 0:  # the longest context that something has followed
-            state = states[state, LINK]
+        state = followed(states, registers[CONTEXT])
         match = min(states[state, LENGTH], registers[CONTEXT_LENGTH])
         advance(index, node, token, state, match)
         place, forms = follow_form(form_index, token)

@@ -18,12 +18,11 @@ from numpy.typing import NDArray
 from groundspeed.drafting.suffix import (
     CONTEXT,
     CONTEXT_LENGTH,
-    EDGES,
     FIRST,
     LENGTH,
-    LINK,
     SuffixIndex,
     append,
+    followed,
 )
 from groundspeed.jit import kernel
 
@@ -100,9 +99,7 @@ def follow_form(form_index, token):
     if token >= len(forms) or forms[token] < 0:
         return np.int64(-1), np.int64(0)
     append(tokens, states, edges, table, registers, np.int64(forms[token]))
-    state = registers[CONTEXT]
-    while state > 0 and states[state, EDGES] < 0:
-        state = states[state, LINK]
+    state = followed(states, registers[CONTEXT])
     first = states[state, FIRST]
     if state == 0 or first >= len(places):  # only the answer itself has it
         return np.int64(-1), np.int64(0)

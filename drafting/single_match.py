@@ -23,6 +23,7 @@ from groundspeed.drafting.suffix import (
     TOKEN,
     SuffixIndex,
     find_edge,
+    followed,
 )
 from groundspeed.jit import kernel
 from groundspeed.types import Source
@@ -121,10 +122,8 @@ class SingleMatchDrafter:
 @kernel
 def _followed(states, state, length):
     """State and length of the longest suffix of a match that is followed by something."""
-    while state > 0 and states[state, EDGES] < 0:
-        state = states[state, LINK]
-        length = states[state, LENGTH]
-    return state, length
+    longest = followed(states, state)
+    return longest, length if longest == state else states[longest, LENGTH]
 
 
 @kernel

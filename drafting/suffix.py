@@ -255,6 +255,14 @@ def append(tokens, states, edges, table, registers, token):
 
 
 @kernel
+def followed(states, state):
+    """The state of the longest suffix of a state's strings that something has followed, 0 for none."""
+    while state > 0 and states[state, EDGES] < 0:
+        state = states[state, LINK]
+    return state
+
+
+@kernel
 def count_context(states, edges, table, registers, token, position):
     """Move the current context on by the appended token and count every suffix of it once more."""
     context = edges[find_edge(edges, table, registers[CONTEXT], token), TARGET]
