@@ -26,8 +26,8 @@ from pathlib import Path
 
 import numpy as np
 
-from groundspeed.drafting.base import DraftTree
 from groundspeed.integrations.bench.prompts import BenchPrompt, read_prompts
+from groundspeed.verify.base import Segment
 from groundspeed.verify.engine import Engine
 
 DATA_SETS = ("mtrag", "mtragun", "northwind", "hf_docs", "aragog")
@@ -64,7 +64,7 @@ def record(engine: Engine, prompt: BenchPrompt) -> tuple[list[np.ndarray], list[
     tops: list[np.ndarray] = []
     logits: list[np.ndarray] = []
     while len(tops) < MAX_TOKENS and not (tops and pending[0] in target.eos_token_ids):
-        row = session.verify(pending, DraftTree.empty())[0]
+        row = target.verify([Segment(session, pending)])[0][0]
         session.commit([])
         values, ids = row.float().topk(TOP)
         best = int(row.argmax())  # of equals the one that decoding takes stands first

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from groundspeed.drafting.base import DraftTree
 from groundspeed.drafting.tree import prune
 
-__all__ = ["CostModel", "fit_budget"]
+__all__ = ["BatchCost", "CostModel", "share_budget"]
 
 _PACE = 1 / 8  # how fast all sizes follow the machine as a whole
 _LEAST, _MOST = 1 / 16, 1 / 2  # how much a step counts for its own size: tried all the time, or long ago
@@ -56,6 +57,20 @@ class CostModel:
         """The largest tree whose cost is known; larger ones are not worth drafting."""
         return int(self.nodes[-1])
 
+    def beside(self, rows: int) -> CostModel:
+        """A first guess for passes of so many more rows, and half as many times more nodes."""
+        reach = self.max_nodes + self.max_nodes * rows // 2
+        nodes = np.unique([*self.nodes, *range(self.max_nodes, reach, 16), reach])
+        with self._lock:
+            known = self._seconds.copy()
+        slope = (known[:, -1] - known[:, 0]) / max(self.nodes[-1], 1)
+        wider = CostModel(nodes, np.zeros(len(nodes)))
+        for context, row in enumerate(wider._seconds):
+            at = nodes + rows
+            row[:] = np.interp(at, self.nodes, known[context])
+            row += np.maximum(at - self.nodes[-1], 0) * slope[context]
+        return wider
+
     def seconds(self, context: int) -> NDArray[np.float64]:
         """float64 [max_nodes + 1]: times of passes with 0, 1, ... draft nodes behind ``context`` tokens."""
         share = _shares(self._contexts, context)
@@ -89,6 +104,25 @@ class CostModel:
             self._untried = (self._untried + here) * (1 - share)
 
 
+class BatchCost:
+    """What passes cost by the number of texts that share them; each number learns for itself.
+
+    Attributes:
+        max_nodes: The largest tree of one text that is worth drafting.
+    """
+
+    def __init__(self, single: CostModel) -> None:
+        """Start from what a pass of one text costs."""
+        self.max_nodes = single.max_nodes
+        self._models = {1: single}
+
+    def of(self, texts: int) -> CostModel:
+        """The cost model of passes that so many texts share, each with one token and its draft nodes."""
+        if texts not in self._models:
+            self._models[texts] = self._models[1].beside(texts - 1)
+        return self._models[texts]
+
+
 def _shares(knots: NDArray[Any], value: float) -> NDArray[np.float64]:
     """What each of [k] knots has of a value between two of them; beyond the ends it is all the end's."""
     shares = np.zeros(len(knots))
@@ -104,19 +138,21 @@ def _shares(knots: NDArray[Any], value: float) -> NDArray[np.float64]:
     return shares
 
 
-def fit_budget(tree: DraftTree, cost: NDArray[np.float64]) -> DraftTree:
-    """Cut a tree down to the nodes that pay for themselves.
+def share_budget(trees: Sequence[DraftTree], cost: NDArray[np.float64]) -> list[DraftTree]:
+    """Cut the trees of a pass down to the nodes that pay for themselves.
 
-    With nodes sorted by path probability p1 >= p2 >= ..., keeps the n that maximise
-    (1 + p1 + ... + pn) / c(n), the expected tokens per time of a plain step. Path probabilities never rise
-    along a path, so the most probable nodes are a tree themselves.
+    With the nodes of all B trees sorted by path probability p1 >= p2 >= ..., keeps the n that maximise
+    (B + p1 + ... + pn) / c(n), the expected tokens per time of a plain pass. Path probabilities never rise
+    along a path, so the most probable nodes of a tree are a tree themselves.
 
     Args:
-        tree: The draft, n nodes.
-        cost: float64 [at least n + 1], c by number of nodes.
+        trees: The drafts, at least one.
+        cost: float64 [m + 1], c by number of nodes in all; more than m are never kept.
     """
-    if not len(tree):
-        return tree
-    gain = np.ones(len(tree) + 1)
-    gain[1:] += np.cumsum(-np.sort(-tree.probs), dtype=np.float64)
-    return prune(tree, int(np.argmax(gain / cost[: len(tree) + 1])))
+    probs = np.concatenate([tree.probs for tree in trees])
+    order = np.argsort(-probs, kind="stable")[: len(cost) - 1]
+    gain = len(trees) + np.concatenate([[0.0], np.cumsum(probs[order], dtype=np.float64)])
+    kept = order[: int(np.argmax(gain / cost[: len(gain)]))]
+    bounds = np.cumsum([0, *(len(tree) for tree in trees)])
+    counts = np.histogram(kept, bounds)[0].tolist()
+    return [prune(tree, count) for tree, count in zip(trees, counts, strict=True)]

@@ -1,75 +1,133 @@
 """Tree attention for any model that goes through the attention interface of transformers.
 
-Every draft node sees the whole committed prefix, so what differs between nodes is the small block of the pass
-itself. ``TreeAttention`` describes one forward pass; while it is active, the function registered as
-``groundspeed`` computes the attention of every layer from it, sliding windows included. The heads that share
-a key/value head are laid behind one another as rows of one query block, so keys and values are never
-repeated.
+A pass carries stretches of one or many texts in a row of tokens. Every draft node sees the whole committed
+prefix of its text, so what differs between nodes is the small block of the stretch itself. ``PassAttention``
+describes one forward pass; while it is active, the function registered as ``groundspeed`` computes the
+attention of every layer from it, sliding windows included. The heads that share a key/value head are laid
+behind one another as rows of one query block, so keys and values are never repeated.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.nn.functional import scaled_dot_product_attention
+from transformers.cache_utils import Cache, CacheLayerMixin
 
-__all__ = ["IMPLEMENTATION", "TreeAttention", "tree_block"]
+from groundspeed.verify.attention_kernel import LONGEST_STEP
+from groundspeed.verify.cache import KeyValueCache
+from groundspeed.verify.paths import trace_paths
+from groundspeed.verify.step_attention import StepAttention
+
+__all__ = ["IMPLEMENTATION", "PassAttention", "Stretch", "register"]
 
 IMPLEMENTATION = "groundspeed"
-
-_STEP = 64
-"""Passes up to this many tokens are steps, larger ones are pieces of a prompt."""
 
 _active = threading.local()
 
 
-def tree_block(committed: int, parents: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Who sees whom within a pass of committed tokens followed by draft nodes.
+class Stretch:
+    """Consecutive rows of a pass: committed tokens of a text and the draft nodes behind them.
 
-    Args:
-        committed: m >= 1 committed tokens, each seeing those before it.
-        parents: [n] parent per node, -1 for a child of the last committed token.
-
-    Returns:
-        bool [m + n, m + n], True where the row's token sees the column's, and int64 [m + n], the offset of
-        each token's position from the first one's.
-    """
-    m, size = committed, committed + len(parents)
-    visible = torch.zeros(size, size, dtype=torch.bool)
-    visible[:m, :m] = torch.ones(m, m, dtype=torch.bool).tril_()
-    offsets = list(range(m)) + [0] * len(parents)
-    for node, parent in enumerate(parents):
-        row = m + node
-        above = m - 1 if parent < 0 else m + parent
-        visible[row] = visible[above]
-        visible[row, row] = True
-        offsets[row] = offsets[above] + 1
-    return visible, torch.tensor(offsets)
-
-
-class TreeAttention:
-    """The attention pattern of one forward pass over a committed prefix.
-
-    Args:
-        prefix: L tokens already in the cache.
-        parents: Parents of the n draft nodes.
-        committed: m committed tokens that the pass brings along before the nodes.
-        device: Where the model's embeddings live.
+    Attributes:
+        cache: Of the text; its length is the prefix that all rows see.
+        first: Row of the first token in the pass.
+        rows: Tokens, m committed and n draft nodes.
+        causal: Whether each row sees all rows of the stretch before it, as without a draft.
+        paths: int32 [rows, d], by row the rows of the stretch that it sees, in order of position.
+        offsets: int32 [rows], of a row's position from the first one's.
     """
 
-    def __init__(self, prefix: int, parents: list[int], committed: int, device: torch.device) -> None:
-        self.prefix = prefix
-        self.causal = not parents
-        visible, offsets = tree_block(committed, parents) if parents else (None, torch.arange(committed))
-        self._visible = visible
-        self._offsets = offsets
-        self.positions = (prefix + offsets).to(device)[None]
-        self.windows: dict[int, int | None] = {}
+    def __init__(
+        self, cache: KeyValueCache, committed: int, parents: NDArray[np.int32], first: int = 0
+    ) -> None:
+        """Lay out a stretch.
+
+        Args:
+            cache: Of the text.
+            committed: m >= 1 committed tokens.
+            parents: int32 [n], of the draft nodes; -1 for a child of the last committed token.
+            first: Row of the first token in the pass.
+        """
+        self.cache = cache
+        self.first = first
+        self.rows = committed + len(parents)
+        self.causal = not len(parents)
+        self.offsets = np.arange(self.rows, dtype=np.int32)
+        self.paths = np.empty((0, 0), np.int32)
+        if self.rows <= LONGEST_STEP or len(parents):
+            self.paths = np.zeros((self.rows, self.rows), np.int32)
+            trace_paths(parents, committed, self.paths, self.offsets)
         self._masks: dict[tuple[Any, ...], tuple[torch.Tensor, int]] = {}
+
+    def mask(
+        self, heads: int, window: int | None, dtype: torch.dtype, device: torch.device
+    ) -> tuple[torch.Tensor, int]:
+        """The additive mask of a layer.
+
+        Args:
+            heads: Query heads per key/value head; their queries stand behind one another.
+            window: Positions a token sees including its own, None for all.
+            dtype: Of the queries.
+            device: Of the queries.
+
+        Returns:
+            [1, 1, heads * rows, L - first + rows], and ``first``: keys before it are out of sight.
+        """
+        key = (heads, window, dtype, device)
+        if key not in self._masks:
+            prefix, rows = self.cache.length, self.rows
+            first = 0 if window is None else max(0, prefix - window + 1)
+            visible = torch.ones(rows, prefix - first + rows, dtype=torch.bool)
+            block = visible[:, prefix - first :]
+            offsets = torch.from_numpy(self.offsets)
+            if self.causal:
+                block.tril_()
+            else:
+                block.zero_()
+                for row in range(rows):
+                    block[row, torch.from_numpy(self.paths[row, : self.offsets[row] + 1])] = True
+            if window is not None:
+                at = torch.cat((torch.arange(first, prefix), prefix + offsets))
+                visible &= at[None] > (prefix + offsets)[:, None] - window
+            bias = torch.zeros(visible.shape, dtype=dtype).masked_fill_(~visible, float("-inf"))
+            self._masks[key] = (bias.repeat(heads, 1)[None, None].to(device), first)
+        return self._masks[key]
+
+
+class PassAttention(Cache):  # type: ignore[misc]
+    """The attention pattern of one forward pass, and what the model takes for its cache.
+
+    Attributes:
+        positions: int64 [1, rows], of the pass's tokens in their texts.
+        windows: By layer, the window that the model asked for.
+    """
+
+    def __init__(self, stretches: Sequence[Stretch], rows: int, layers: int, device: torch.device) -> None:
+        """Describe a pass.
+
+        Args:
+            stretches: Its texts, one after the other.
+            rows: Tokens of the pass; those behind the last stretch are to spare and see nothing.
+            layers: Of the model.
+            device: Where the model's embeddings live.
+        """
+        super().__init__(layers=[_Layer(self, layer) for layer in range(layers)])
+        self._stretches = stretches
+        self._short = [stretch for stretch in stretches if stretch.rows <= LONGEST_STEP]
+        self._steps: StepAttention | None = None
+        self._written: dict[int, tuple[int, torch.Tensor]] = {}
+        self.windows: dict[int, int | None] = {}
+        positions = np.zeros(rows, np.int64)
+        for stretch in stretches:
+            positions[stretch.first : stretch.first + stretch.rows] = stretch.cache.length + stretch.offsets
+        self.positions = torch.from_numpy(positions).to(device)[None]
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -80,39 +138,111 @@ class TreeAttention:
         finally:
             _active.pattern = None
 
-    def mask(
-        self, rows: int, window: int | None, dtype: torch.dtype, device: torch.device
-    ) -> tuple[torch.Tensor, int]:
-        """The additive mask of a layer.
+    @property
+    def prefix(self) -> int:
+        """Most committed tokens before a stretch."""
+        return max(stretch.cache.length for stretch in self._stretches)
 
-        Args:
-            rows: Query heads per key/value head; their queries stand behind one another.
-            window: Positions a token sees including its own, None for all.
-            dtype: Of the queries.
-            device: Of the queries.
+    def note(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
+        """Take in that these, [1, heads, rows, size], are a layer's new keys and values."""
+        for stretch in self._stretches:
+            stretch.cache.prepare(layer, key, value)
+        self._written[id(key)] = (layer, key)  # held, so that no other tensor gets its id
 
-        Returns:
-            [1, 1, rows * (m + n), L - first + m + n] and ``first``: keys before it are out of every query's
-            sight.
-        """
-        key = (rows, window, dtype, device)
-        if key not in self._masks:
-            size = len(self._offsets)
-            first = 0 if window is None else max(0, self.prefix - window + 1)
-            visible = torch.ones(size, self.prefix - first + size, dtype=torch.bool)
-            block = self._visible
-            if block is None:
-                block = torch.ones(size, size, dtype=torch.bool).tril_()
-            visible[:, self.prefix - first :] = block
-            if window is not None:
-                at = torch.cat((torch.arange(first, self.prefix), self.prefix + self._offsets))
-                visible &= at[None] > (self.prefix + self._offsets)[:, None] - window
-            bias = torch.zeros(visible.shape, dtype=dtype).masked_fill_(~visible, float("-inf"))
-            self._masks[key] = (bias.repeat(rows, 1)[None, None].to(device), first)
-        return self._masks[key]
+    def attend(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        *,
+        window: int | None,
+        scaling: float,
+        softcap: float | None,
+        sinks: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """Query [1, H, rows, dk], key and value [1, G, rows, d], as noted -> [1, rows, H, dv]."""
+        if id(key) not in self._written:
+            raise RuntimeError("the model changes keys between its cache and its attention")
+        layer = self._written[id(key)][0]
+        shape = (1, query.shape[2], query.shape[1], value.shape[3])
+        out = torch.zeros(shape, dtype=query.dtype, device=query.device)
+        long = self._stretches
+        if self._short and StepAttention.takes(query) and key.dtype == value.dtype == query.dtype:
+            if self._steps is None:
+                self._steps = StepAttention(self._short)
+            self._steps(
+                layer, query, key, value, out, window=window, scaling=scaling, softcap=softcap, sinks=sinks
+            )
+            long = [stretch for stretch in long if stretch.rows > LONGEST_STEP]
+        for stretch in long:
+            rows = slice(stretch.first, stretch.first + stretch.rows)
+            out[:, rows] = _attend_stretch(
+                stretch, layer, query[:, :, rows], key[:, :, rows], value[:, :, rows], window, scaling,
+                softcap, sinks,
+            ).transpose(1, 2)  # fmt: skip
+        return out
 
 
-def _attend(
+class _Layer(CacheLayerMixin):  # type: ignore[misc]
+    """What a layer takes for its cache: hands on the new states, which are stored when they are looked at."""
+
+    def __init__(self, pattern: PassAttention, layer: int) -> None:
+        super().__init__()
+        self._pattern = pattern
+        self._layer = layer
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        """Nothing to do."""
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        self._pattern.note(self._layer, key_states, value_states)
+        return key_states, value_states
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self._pattern.prefix + query_length, 0
+
+    def get_seq_length(self) -> int:
+        return self._pattern.prefix
+
+    def get_max_length(self) -> int:
+        return -1
+
+
+def _attend_stretch(
+    stretch: Stretch,
+    layer: int,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    window: int | None,
+    scaling: float,
+    softcap: float | None,
+    sinks: torch.Tensor | None,
+) -> torch.Tensor:
+    """Store the new states and attend, by PyTorch's own operations: [1, H, rows, dk] -> [1, H, rows, dv]."""
+    cache, prefix, size = stretch.cache, stretch.cache.length, stretch.rows
+    cache.write(layer, key[0], value[0])
+    heads, groups = query.shape[1], key.shape[1]
+    each = heads // groups
+    fused = softcap is None and sinks is None
+    unwindowed = window is None or size <= window
+    if fused and stretch.causal and prefix == 0 and unwindowed and size > 1:
+        key, value = key.repeat_interleave(each, 1), value.repeat_interleave(each, 1)
+        return scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling)
+    mask, first = stretch.mask(each, window, query.dtype, query.device)
+    query = query.reshape(1, groups, each * size, -1)
+    keys, values = cache.read(layer, first, prefix + size)
+    if fused:
+        out = scaled_dot_product_attention(query, keys[None], values[None], attn_mask=mask, scale=scaling)
+    else:
+        mask = mask[0].expand(groups, -1, -1)
+        out = _attend_plainly(query[0], keys, values, mask, scaling, softcap, sinks)
+    return out.reshape(1, heads, size, -1)
+
+
+def _attend_plainly(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -123,14 +253,13 @@ def _attend(
 ) -> torch.Tensor:
     """Attention by matrix products: query [G, r, d], key and value [G, k, d], mask [G, r, k] -> [G, r, d].
 
-    Has what the fused kernels lack: soft-capped logits (Gemma 2), attention sinks (gpt-oss), and in bfloat16
-    on the CPU a row comes out the same to the bit however many rows there are, so that a draft does not round
-    the answer. Its scores are rounded to the dtype before the softmax, as in eager attention.
+    Has what the fused kernels lack: soft-capped logits (Gemma 2) and attention sinks (gpt-oss). Its scores
+    are rounded to the dtype before the softmax, as in eager attention.
     """
-    if softcap is None:
-        scores = torch.baddbmm(mask, query, key.transpose(1, 2), alpha=scaling)
-    else:
-        scores = torch.tanh(query @ key.transpose(1, 2) * (scaling / softcap)) * softcap + mask
+    scores = query @ key.transpose(1, 2) * scaling
+    if softcap is not None:
+        scores = torch.tanh(scores / softcap) * softcap
+    scores = scores + mask
     if sinks is None:
         return scores.softmax(-1, dtype=torch.float32).to(value.dtype) @ value
     groups, rows, _ = query.shape
@@ -152,8 +281,8 @@ def _forward(
     s_aux: torch.Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Called per layer with query [1, H, s, d], key and value [1, G, L + s, d]; returns [1, s, H, d]."""
-    pattern: TreeAttention | None = getattr(_active, "pattern", None)
+    """Called per layer with query [1, H, s, d], key and value [1, G, s, d]; returns [1, s, H, d]."""
+    pattern: PassAttention | None = getattr(_active, "pattern", None)
     if pattern is None:
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
@@ -162,23 +291,11 @@ def _forward(
         )[0]
         return out, None
     pattern.windows[int(getattr(module, "layer_idx", len(pattern.windows)))] = sliding_window
-    heads, size, groups = query.shape[1], query.shape[2], key.shape[1]
-    rows = heads // groups
-    fused = softcap is None and s_aux is None
-    unwindowed = sliding_window is None or size <= sliding_window
-    if fused and pattern.causal and pattern.prefix == 0 and unwindowed and size > 1:
-        key, value = key.repeat_interleave(rows, 1), value.repeat_interleave(rows, 1)
-        out = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling)
-        return out.transpose(1, 2), None
-    mask, first = pattern.mask(rows, sliding_window, query.dtype, query.device)
-    query = query.reshape(1, groups, rows * size, -1)
-    key, value = key[:, :, first:], value[:, :, first:]
-    if fused and (query.is_cuda or size > _STEP):
-        out = scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)
-    else:
-        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-        out = _attend(query[0], key[0], value[0], mask[0].expand(groups, -1, -1), scale, softcap, s_aux)
-    return out.reshape(1, heads, size, -1).transpose(1, 2), None
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    out = pattern.attend(
+        query, key, value, window=sliding_window, scaling=scaling, softcap=softcap, sinks=s_aux
+    )
+    return out, None
 
 
 def _mask(*args: Any, **kwargs: Any) -> torch.Tensor | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from groundspeed.drafting.base import DraftTree
@@ -12,7 +12,7 @@ from groundspeed.types import Decoding
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Capability", "TargetModel", "TargetSession"]
+__all__ = ["Capability", "Segment", "TargetModel", "TargetSession"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,34 +41,33 @@ class Capability:
 
 
 class TargetSession(Protocol):
-    """The KV cache of one text, and the forward passes over it."""
+    """The state of one text in a target model: its KV cache."""
 
     @property
     def length(self) -> int:
         """Committed tokens in the KV cache."""
         ...
 
-    def prefill(self, token_ids: Sequence[int]) -> None:
-        """Take ``token_ids`` into the KV cache and ask for no logits."""
-        ...
-
-    def verify(self, token_ids: Sequence[int], tree: DraftTree) -> torch.Tensor:
-        """Take in committed tokens that the cache does not hold yet, with a draft tree behind them.
-
-        The committed tokens are in the cache afterwards; the nodes of the tree wait for ``commit``.
-
-        Args:
-            token_ids: One or more committed tokens, in order.
-            tree: n draft nodes; must be what the capability allows.
-
-        Returns:
-            Logits [n + 1, vocab]: row 0 follows the last committed token, row i + 1 follows node i.
-        """
-        ...
-
     def commit(self, path: Sequence[int]) -> None:
-        """Keep the nodes of ``path`` (indices from the root down) in the KV cache and drop all others."""
+        """Keep the nodes of ``path`` (indices from the root down) of the last tree and drop all others."""
         ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segment:
+    """What a text takes through a forward pass.
+
+    Attributes:
+        session: Of the text.
+        token_ids: One or more committed tokens that its cache does not hold yet, in order.
+        tree: n draft nodes behind them; must be what the capability allows.
+        wanted: Whether logits are wanted; not for a piece of a prompt that goes on.
+    """
+
+    session: TargetSession
+    token_ids: Sequence[int]
+    tree: DraftTree = field(default_factory=DraftTree.empty)
+    wanted: bool = True
 
 
 class TargetModel(Protocol):
@@ -104,6 +103,29 @@ class TargetModel(Protocol):
         """Tokens that end a text."""
         ...
 
-    def open(self, capacity: int) -> TargetSession:
-        """Start a text that will never hold more than ``capacity`` tokens, draft nodes included."""
+    @property
+    def bytes_per_token(self) -> int:
+        """What a token takes in the KV cache, 0 where it is not known."""
+        ...
+
+    def open(self, capacity: int, *, like: TargetSession | None = None, length: int = 0) -> TargetSession:
+        """Start a text that will never hold more than ``capacity`` tokens, draft nodes included.
+
+        Args:
+            capacity: In tokens.
+            like: A text whose first ``length`` tokens are this one's as well: they are taken over. Only where
+                the capability says ``supports_tree``.
+            length: At most the length of ``like``.
+        """
+        ...
+
+    def verify(self, segments: Sequence[Segment]) -> list[torch.Tensor]:
+        """Take texts through one forward pass, at most one segment each.
+
+        The committed tokens are in their caches afterwards; the nodes of the trees wait for ``commit``.
+
+        Returns:
+            By segment logits [n + 1, vocab], row 0 behind the last committed token, row i + 1 behind node i;
+            where they are not wanted [0, vocab].
+        """
         ...

@@ -2,74 +2,120 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
-from transformers.cache_utils import Cache, CacheLayerMixin
 
-__all__ = ["PreallocatedCache"]
-
-
-class _Layer(CacheLayerMixin):  # type: ignore[misc]
-    """The slots of one layer in its cache's buffers."""
-
-    def __init__(self, cache: PreallocatedCache) -> None:
-        super().__init__()
-        self._cache = cache
-
-    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        self.keys = self._cache.allocate("key", key_states)
-        self.values = self._cache.allocate("value", value_states)
-        self.is_initialized = True
-
-    def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-        start = self._cache.length
-        end = start + key_states.shape[2]
-        self.keys[:, :, start:end] = key_states
-        self.values[:, :, start:end] = value_states
-        return self.keys[:, :, :end], self.values[:, :, :end]
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self._cache.length + query_length, 0
-
-    def get_seq_length(self) -> int:
-        return self._cache.length
-
-    def get_max_length(self) -> int:
-        return self._cache.capacity
+__all__ = ["CHUNK", "KeyValueCache", "Layout", "StateKind"]
 
 
-class PreallocatedCache(Cache):  # type: ignore[misc]
-    """Keys and values of one text, in buffers that never move.
+CHUNK = 128
+"""Positions that are stored together."""
 
-    Layers of one shape share a buffer [layers, heads, capacity, dim], so that compaction is one operation for
-    all of them. Sliding-window layers keep all positions: a window is a matter of the mask.
 
-    Args:
-        layers: Number of layers of the model.
-        capacity: Most tokens it can hold, draft nodes included.
+class StateKind(NamedTuple):
+    """What the keys or the values of a layer look like."""
+
+    role: str
+    heads: int
+    size: int
+    dtype: torch.dtype
+    device: torch.device
+
+    @classmethod
+    def of(cls, role: str, states: torch.Tensor) -> StateKind:
+        """The kind of states [1, heads, rows, size]."""
+        return cls(role, states.shape[1], states.shape[3], states.dtype, states.device)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one token."""
+        return self.heads * self.size * self.dtype.itemsize
+
+
+@dataclass
+class Layout:
+    """Which layers of a model have keys and values of their own, and of which kind; its first pass tells.
+
+    Attributes:
+        kinds: By layer, of its keys and of its values.
+        complete: Whether a pass has been through all layers.
     """
 
-    def __init__(self, layers: int, capacity: int) -> None:
-        super().__init__(layers=[_Layer(self) for _ in range(layers)])
-        self.capacity = capacity
-        self.length = 0
-        self._buffers: dict[tuple[Any, ...], tuple[torch.Tensor, int]] = {}
+    kinds: dict[int, tuple[StateKind, StateKind]]
+    complete: bool = False
 
-    def allocate(self, role: str, states: torch.Tensor) -> torch.Tensor:
-        """A layer's part [1, heads, capacity, dim] of the buffer for ``states`` [1, heads, any, dim]."""
-        _, heads, _, dim = states.shape
-        kind = (role, heads, dim, states.dtype, states.device)
-        buffer, used = self._buffers.get(kind, (None, 0))
-        if buffer is None:
-            shape = (len(self.layers), heads, self.capacity, dim)
-            buffer = torch.empty(shape, dtype=states.dtype, device=states.device)
-        self._buffers[kind] = (buffer, used + 1)
-        return buffer[used : used + 1]
+    @property
+    def bytes_per_token(self) -> int:
+        """What a token takes in the caches of all layers."""
+        return sum(kind.nbytes for pair in self.kinds.values() for kind in pair)
+
+
+class KeyValueCache:
+    """Keys and values of one text, in buffers that never move.
+
+    Layers of one kind share a buffer [layers, heads, chunks, CHUNK, size], so that compaction is one
+    operation for all of them. On the CPU the positions of a chunk lie side by side for each dimension of a
+    key, and the chunk in one piece, as the kernel reads it. Sliding-window layers keep all positions: a
+    window is a matter of the mask.
+
+    Attributes:
+        capacity: Most tokens it can hold, draft nodes included.
+        chunks: Chunks of ``CHUNK`` positions that it has room for.
+        length: Committed tokens.
+    """
+
+    def __init__(self, layout: Layout, capacity: int) -> None:
+        """Reserve room.
+
+        Args:
+            layout: Of the model; an incomplete one is filled in by the first pass.
+            capacity: Most tokens it can hold, draft nodes included.
+        """
+        self.capacity = capacity
+        self.chunks = -(-capacity // CHUNK)
+        self.length = 0
+        self._layout = layout
+        self._states: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._buffers: list[torch.Tensor] = []
+        if layout.complete:
+            layers: dict[StateKind, list[int]] = {}
+            for layer, pair in layout.kinds.items():
+                for kind in pair:
+                    layers.setdefault(kind, []).append(layer)
+            rooms = {kind: iter(self._reserve(kind, len(of))) for kind, of in layers.items()}
+            for layer, (keys, values) in layout.kinds.items():
+                self._states[layer] = next(rooms[keys]), next(rooms[values])
+
+    def prepare(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
+        """Make sure that a layer has room for states like ``key`` and ``value``, [1, heads, rows, size]."""
+        if layer not in self._states:
+            keys, values = StateKind.of("key", key), StateKind.of("value", value)
+            self._layout.kinds[layer] = keys, values
+            self._states[layer] = self._reserve(keys, 1)[0], self._reserve(values, 1)[0]
+
+    def addresses(self, layer: int) -> tuple[int, int]:
+        """Where a layer's keys and values begin in memory."""
+        keys, values = self._states[layer]
+        return keys.data_ptr(), values.data_ptr()
+
+    def write(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
+        """Store states [heads, rows, size] behind the committed ones."""
+        for states, new in zip(self._states[layer], (key, value), strict=True):
+            end = self.length + new.shape[1]
+            for chunk in range(self.length // CHUNK, -(-end // CHUNK)):
+                start = max(self.length, chunk * CHUNK)
+                stop = min(end, (chunk + 1) * CHUNK)
+                states[:, chunk, start - chunk * CHUNK : stop - chunk * CHUNK] = new[
+                    :, start - self.length : stop - self.length
+                ]
+
+    def read(self, layer: int, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """A layer's keys and values of positions [start, stop), each [heads, stop - start, size]."""
+        chunks = -(-stop // CHUNK)
+        keys, values = (states[:, :chunks].flatten(1, 2)[:, start:stop] for states in self._states[layer])
+        return keys, values
 
     def advance(self, tokens: int) -> None:
         """Commit the first ``tokens`` tokens that were written behind the committed ones."""
@@ -82,8 +128,24 @@ class PreallocatedCache(Cache):  # type: ignore[misc]
         while run < len(path) and path[run] == run:
             run += 1
         if run < len(path):
-            for buffer, used in self._buffers.values():
+            for buffer in self._buffers:
                 source = torch.tensor([self.length + i for i in path[run:]], device=buffer.device)
-                target = buffer[:used, :, self.length + run : self.length + len(path)]
-                target.copy_(buffer[:used].index_select(2, source))
+                target = torch.arange(self.length + run, self.length + len(path), device=buffer.device)
+                buffer[:, :, target // CHUNK, target % CHUNK] = buffer[:, :, source // CHUNK, source % CHUNK]
         self.length += len(path)
+
+    @torch.inference_mode()
+    def take(self, other: KeyValueCache, length: int) -> None:
+        """Begin with the first ``length`` tokens of another text of the same model."""
+        chunks = -(-length // CHUNK)
+        for own, buffer in zip(self._buffers, other._buffers, strict=True):
+            own[:, :, :chunks] = buffer[:, :, :chunks]
+        self.length = length
+
+    def _reserve(self, kind: StateKind, layers: int) -> torch.Tensor:
+        """A buffer [layers, heads, chunks, CHUNK, size]."""
+        across = kind.role == "key" and kind.device.type == "cpu"
+        shape = (kind.size, CHUNK) if across else (CHUNK, kind.size)
+        buffer = torch.empty((layers, kind.heads, self.chunks, *shape), dtype=kind.dtype, device=kind.device)
+        self._buffers.append(buffer.transpose(3, 4) if across else buffer)
+        return self._buffers[-1]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from groundspeed.drafting.base import DraftTree
 from groundspeed.drafting.budget import CostModel
 from groundspeed.drafting.tree import chain
-from groundspeed.verify.base import TargetModel
+from groundspeed.verify.base import Segment, TargetModel
 
 __all__ = ["measure_cost"]
 
@@ -44,7 +44,8 @@ def measure_cost(target: TargetModel) -> CostModel:
 
     def one(nodes: int) -> float:
         start = time.perf_counter()
-        session.verify([0], chain(ids[:nodes]) if nodes else DraftTree.empty()).argmax(-1).tolist()
+        tree = chain(ids[:nodes]) if nodes else DraftTree.empty()
+        target.verify([Segment(session, [0], tree)])[0].argmax(-1).tolist()
         took = time.perf_counter() - start
         session.commit([])
         return took
@@ -56,13 +57,13 @@ def measure_cost(target: TargetModel) -> CostModel:
             rounds.append([one(n) for n in sizes])
         return np.asarray(np.min(rounds, axis=0))
 
-    session.prefill(ids[:near].tolist())
+    target.verify([Segment(session, ids[:near].tolist(), wanted=False)])
     seconds = best(_SECONDS / 2)
     reading = seconds[-1] * (far - near) / (sizes[-1] + 1)
     if far == near or time.perf_counter() - begun + reading + 1.5 * seconds.sum() > _SECONDS:
         return CostModel(sizes, seconds)
     first = session.length
-    session.prefill(ids[near:far].tolist())
+    target.verify([Segment(session, ids[near:far].tolist(), wanted=False)])
     slopes = (best(_SECONDS) - seconds) / (session.length - first)
     # Attention to the context takes so long per token of the pass: a straight line has less noise.
     line = np.polynomial.Polynomial.fit(sizes, slopes, min(1, len(sizes) - 1))

@@ -1,27 +1,32 @@
-"""The engine: requests in, events out, each step one draft and one forward pass."""
+"""The engine: requests in, events out."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from groundspeed.drafting.base import DrafterFactory
 from groundspeed.drafting.blend import Blend, warm_up
-from groundspeed.drafting.budget import CostModel
+from groundspeed.drafting.budget import BatchCost, CostModel
 from groundspeed.drafting.calibration import Calibration
 from groundspeed.drafting.forms import token_forms
 from groundspeed.errors import ContextLengthError, InputError
 from groundspeed.types import Event, GenerationRequest, GenerationResult, ProgressCallback
 from groundspeed.verify.cost import measure_cost
 from groundspeed.verify.generation import Generation
+from groundspeed.verify.memory import spare_bytes
 from groundspeed.verify.processors import check_sampling
+from groundspeed.verify.scheduler import Scheduler, Ticket
+from groundspeed.verify.streams import EventStream, events
 from groundspeed.verify.target import TransformersTarget
 
 if TYPE_CHECKING:
@@ -41,7 +46,9 @@ class Engine:
         target: The model whose answer is wanted.
         tokenizer: Its tokenizer.
         model_name: What the model was asked for by.
-        cost: The cost of a verification pass, which decides how much is drafted; every step refines it.
+        cost: The cost of a verification pass of one request, which decides how much is drafted; every step
+            refines it.
+        scheduler: Runs the requests side by side.
     """
 
     def __init__(
@@ -52,6 +59,8 @@ class Engine:
         drafter: DrafterFactory | None = None,
         cost: CostModel | None = None,
         model_name: str = "",
+        most_active: int = 16,
+        cache_bytes: int | None = None,
     ) -> None:
         """Get ready: times a few verification passes, if their cost is not given.
 
@@ -61,6 +70,9 @@ class Engine:
             drafter: Makes the drafter of a request; by default ``Blend()``.
             cost: What a verification pass costs at first; measured by default.
             model_name: For reports.
+            most_active: Requests that take part in a pass, at most; more wait for their turn.
+            cache_bytes: Memory for KV caches, those kept for requests that begin alike included; half of what
+                is free by default. Requests wait until theirs fits.
         """
         self.target = target
         self.tokenizer = tokenizer
@@ -70,6 +82,12 @@ class Engine:
         if isinstance(self.drafter, Blend):
             self.drafter.warm_up()  # now, and not within the first answer
             _ = self.forms
+        self.scheduler = Scheduler(
+            target,
+            BatchCost(self.cost),
+            most_active=most_active,
+            cache_bytes=spare_bytes(target.device) if cache_bytes is None else cache_bytes,
+        )
         if target.capability.reason:
             logger.info(
                 "%s: %s decoding, as %s", model_name, target.capability.decoding, target.capability.reason
@@ -150,27 +168,85 @@ class Engine:
         """Generate a text and wait for it.
 
         Raises:
-            InputError: A parameter out of range.
+            InputError: A parameter out of range, or more than the memory for KV caches holds.
             ContextLengthError: The prompt leaves no room in the model's context.
         """
-        for event in self.stream(request):
-            if isinstance(event, GenerationResult):
-                return event
-        raise AssertionError("a stream ends with its result")
+        return self.generate_all([request])[0]
 
-    def stream(self, request: GenerationRequest) -> Iterator[Event]:
-        """Generate a text step by step. Closing the iterator frees everything.
-
-        Yields:
-            The progress of the prefill, a record of every step, at last the result.
+    def generate_all(self, requests: Iterable[GenerationRequest]) -> list[GenerationResult]:
+        """Generate texts side by side and wait for all of them; results come in the order of the requests.
 
         Raises:
-            InputError: A parameter out of range.
+            InputError: As ``generate``; of several errors the first request's is raised, and the others end.
+        """
+        streams: list[EventStream] = []
+        try:
+            streams += (self.stream(request) for request in requests)
+            return [_result_of(stream) for stream in streams]
+        finally:
+            for stream in streams:
+                stream.close()
+
+    def stream(self, request: GenerationRequest) -> EventStream:
+        """Generate a text step by step: the progress of the prefill, a record of every step, the result.
+
+        The request is queued at once and goes on whether or not its events are taken; close the stream to end
+        it.
+
+        Raises:
+            InputError: A parameter out of range, or more than the memory for KV caches holds.
             ContextLengthError: The prompt leaves no room in the model's context.
         """
+        return EventStream(self._submission(request))
+
+    def astream(self, request: GenerationRequest) -> AsyncGenerator[Event]:
+        """``stream`` for an event loop: queued when the iteration begins, ended when it is left.
+
+        Raises:
+            InputError: As ``stream``, at once.
+            ContextLengthError: As ``stream``, at once.
+        """
+        return events(self._submission(request))
+
+    async def agenerate(self, request: GenerationRequest) -> GenerationResult:
+        """``generate`` for an event loop; cancelling the task ends the request."""
+        async with aclosing(self.astream(request)) as stream:
+            async for event in stream:
+                if isinstance(event, GenerationResult):
+                    return event
+        raise AssertionError("a stream ends with its result")
+
+    def close(self) -> None:
+        """End all requests and free what is kept; the engine takes no more."""
+        self.scheduler.close()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _submission(self, request: GenerationRequest) -> Callable[[Callable[[Any], None]], Ticket]:
+        """Check a request; what is left is to say who is told of its events."""
         prompt_ids = self.encode(request.prompt)
         room = self._check(request, prompt_ids)
-        return Generation(self, request, prompt_ids, room).run()
+        generation = Generation(self, request, prompt_ids, room)
+        most = self.scheduler.cache_tokens
+        if generation.capacity > most:
+            raise InputError(
+                f"prompt, answer and draft may take {generation.capacity:,} tokens, and the KV "
+                f"caches hold {most:,} at most; lower max_tokens, shorten the prompt, or raise "
+                "the engine's cache_bytes"
+            )
+
+        def submit(deliver: Callable[[Any], None]) -> Ticket:
+            ticket = Ticket(generation, deliver)
+            self.scheduler.submit(ticket)
+            return ticket
+
+        return submit
 
     def encode(self, prompt: str | tuple[int, ...]) -> list[int]:
         """The token ids of a prompt."""
@@ -187,6 +263,8 @@ class Engine:
         if request.max_tokens < 1:
             raise InputError(f"max_tokens is {request.max_tokens}; it must be at least 1")
         check_sampling(request, self.target.vocab_size)
+        if request.timeout is not None and not request.timeout > 0:
+            raise InputError(f"timeout is {request.timeout}; it must be None or above 0 seconds")
         if request.min_span < 1:
             raise InputError(f"min_span is {request.min_span}; it must be at least 1 character")
         wrong = next((i for i in prompt_ids if not 0 <= i < self.target.vocab_size), None)
@@ -205,6 +283,13 @@ class Engine:
                 "longer context"
             )
         return length - prompt_tokens
+
+
+def _result_of(stream: EventStream) -> GenerationResult:
+    for event in stream:
+        if isinstance(event, GenerationResult):
+            return event
+    raise AssertionError("a stream ends with its result")
 
 
 def _stored_blend(folder: Path, tokenizer: PreTrainedTokenizerBase) -> Blend:

@@ -1,8 +1,9 @@
-"""One request from prompt to answer."""
+"""One request from prompt to answer, pass by pass."""
 
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -11,11 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from groundspeed.drafting.base import Drafter, DraftRequest, DraftTree, RecyclingDrafter, RunnerUps
-from groundspeed.drafting.budget import fit_budget
 from groundspeed.drafting.tree import leading_chain, shallow
 from groundspeed.errors import DraftError
 from groundspeed.types import (
-    Event,
     FinishReason,
     GenerationRequest,
     GenerationResult,
@@ -26,6 +25,7 @@ from groundspeed.types import (
     StepEvent,
 )
 from groundspeed.verify.acceptance import accept
+from groundspeed.verify.base import Segment
 from groundspeed.verify.draws import fresh_seed
 from groundspeed.verify.grounding import ground, stretches
 from groundspeed.verify.sampling import leading, make_chooser
@@ -41,12 +41,13 @@ __all__ = ["Generation"]
 
 logger = logging.getLogger(__name__)
 
-_CHUNK = 1024
-"""Prompt tokens per prefill pass: bounds the memory of a pass and the time between two progress events."""
-
 
 class Generation:
-    """The state of one request: the KV cache, the drafter, and what was generated."""
+    """The state of one request: its KV cache, its drafter, and what was generated.
+
+    A scheduler drives it: ``begin``, then a ``segment`` for a pass and ``take`` of its outcome in turn, until
+    ``finished``; ``end`` whatever happens.
+    """
 
     def __init__(
         self, engine: Engine, request: GenerationRequest, prompt_ids: Sequence[int], room: int | None
@@ -70,54 +71,98 @@ class Generation:
             request, self._seed, prompt_ids, self._limit, self._eos, engine.target.device
         )
         self._capability = engine.target.capability
-        self._cost = engine.cost
         self._drafter: Drafter | None = None
+        self._session: TargetSession | None = None
         self._ids: list[int] = []
         self._sources: list[Source] = []
         self._pieces: list[str] = []
         self._text = Detokenizer(engine.tokenizer)
         self._finish: FinishReason | None = None
-        self._steps = self._drafted = 0
+        self._steps = self._drafted = self._cached = 0
+        self._arrived = time.perf_counter()
+        self._began = self._prefilled = 0.0  # not yet
 
-    def run(self) -> Iterator[Event]:
-        """Prefill, then one draft and one forward pass a step, until something ends the text."""
-        prompt = self._prompt_ids
-        started = time.perf_counter()
-        session = self._engine.target.open(len(prompt) + self._limit + self._cost.max_nodes + 1)
-        try:
-            yield PrefillEvent(0, len(prompt))
-            if self._request.speculate and self._capability.supports_chain:
-                self._begin_drafter()
-            # A state that cannot be rewound is not to be trusted with pieces either.
-            chunk = _CHUNK if self._capability.supports_chain else len(prompt)
-            while len(prompt) - session.length > chunk:
-                session.prefill(prompt[session.length : session.length + chunk])
-                yield PrefillEvent(session.length, len(prompt))
-            # The pass that ends the prefill gives the first token; every further one is a step.
-            step = self._step(session, prompt[session.length :], DraftTree.empty(), time.perf_counter())
-            prefilled = time.perf_counter()
-            yield PrefillEvent(len(prompt), len(prompt))
-            yield step
-            while self._finish is None:
-                context, proposed = session.length, time.perf_counter()
-                step = self._step(session, step.token_ids[-1:], self._propose(context), proposed)
-                self._steps += 1
-                self._drafted += step.drafted
-                self._cost.observe(step.drafted, context, step.forward_s)
-                yield step
-            yield self._result(prefilled - started, time.perf_counter() - prefilled)
-        finally:
-            self._end_drafter()
+    @property
+    def capacity(self) -> int:
+        """Most tokens that the KV cache will hold."""
+        return len(self._prompt_ids) + self._limit + self._engine.cost.max_nodes + 1
 
-    def _step(
-        self, session: TargetSession, pending: Sequence[int], tree: DraftTree, proposed: float
-    ) -> StepEvent:
-        """One forward pass: verify ``tree`` behind the ``pending`` tokens and take what is accepted."""
+    @property
+    def prompt_ids(self) -> Sequence[int]:
+        """The prompt."""
+        return self._prompt_ids
+
+    @property
+    def begun(self) -> bool:
+        """Whether it has a session."""
+        return self._session is not None
+
+    @property
+    def session(self) -> TargetSession:
+        """The text in the target model, from ``begin`` on."""
+        assert self._session is not None
+        return self._session
+
+    @property
+    def committed(self) -> list[int]:
+        """The tokens that the KV cache holds."""
+        return [*self._prompt_ids, *self._ids][: self.session.length]
+
+    @property
+    def decoding(self) -> bool:
+        """Whether the prompt has been read."""
+        return self.session.length >= len(self._prompt_ids)
+
+    @property
+    def deadline(self) -> float:
+        """When its time is up, by ``time.perf_counter``."""
+        return self._arrived + (math.inf if self._request.timeout is None else self._request.timeout)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the text has ended."""
+        return self._finish is not None
+
+    def begin(self, session: TargetSession) -> PrefillEvent:
+        """Start behind what the session holds of the prompt already."""
+        self._session = session
+        self._cached = session.length
+        self._began = time.perf_counter()
+        if self._request.speculate and self._capability.supports_chain:
+            self._begin_drafter()
+        return PrefillEvent(session.length, len(self._prompt_ids))
+
+    def segment(self, tokens: int) -> Segment:
+        """The next piece of the prompt, of at most so many tokens where the model can stop within it."""
+        start = self.session.length
+        # A state that cannot be rewound is not to be trusted with pieces either.
+        end = start + tokens if self._capability.supports_chain else len(self._prompt_ids)
+        piece = self._prompt_ids[start:end]
+        return Segment(self.session, piece, wanted=start + len(piece) == len(self._prompt_ids))
+
+    def step(self, tree: DraftTree) -> Segment:
+        """The last token of the answer with a draft behind it."""
+        return Segment(self.session, self._ids[-1:], tree)
+
+    def take(
+        self, segment: Segment, logits: torch.Tensor, draft_s: float, forward_s: float
+    ) -> Iterator[PrefillEvent | StepEvent]:
+        """Take in the outcome of a pass.
+
+        Args:
+            segment: What this text had in it.
+            logits: [n + 1, vocab], see ``TargetModel.verify``.
+            draft_s: Seconds that the proposal took.
+            forward_s: Seconds of the pass.
+        """
+        if not segment.wanted:
+            yield PrefillEvent(self.session.length, len(self._prompt_ids))
+            return
+        # The pass that ends the prompt gives the first token; every further one is a step.
+        first = not self._prefilled
         begun = time.perf_counter()
-        logits = session.verify(pending, tree)
-        choose = self._choose(logits)
-        forwarded = time.perf_counter()
-        path, bonus = accept(tree, choose, self._eos)
+        tree = segment.tree
+        path, bonus = accept(tree, self._choose(logits), self._eos)
         token_ids, sources, origins = self._cut(
             [*tree.token_ids[path].tolist(), bonus],
             [*(Source(code) for code in tree.source[path].tolist()), Source.TARGET],
@@ -126,21 +171,41 @@ class Generation:
         text = self._text.push(token_ids) + (self._text.finish() if self._finish else "")
         self._pieces.append(text)
         accepted = time.perf_counter()
-        session.commit(path)
-        self._recycle(pending[-1], tree, logits)
+        self.session.commit(path)
+        self._recycle(segment.token_ids[-1], tree, logits)
         self._extend_drafter(token_ids)
-        return StepEvent(
+        if first:
+            self._prefilled = time.perf_counter()
+            yield PrefillEvent(len(self._prompt_ids), len(self._prompt_ids))
+        else:
+            self._steps += 1
+            self._drafted += len(tree)
+        yield StepEvent(
             token_ids=tuple(token_ids),
             sources=tuple(sources),
             origins=tuple(origins),
             text=text,
             drafted=len(tree),
             accepted=sum(source is not Source.TARGET for source in sources),
-            draft_s=begun - proposed,
-            forward_s=forwarded - begun,
-            accept_s=accepted - forwarded,
+            draft_s=draft_s,
+            forward_s=forward_s,
+            accept_s=accepted - begun,
             commit_s=time.perf_counter() - accepted,
         )
+
+    def stop(self, reason: FinishReason) -> StepEvent | None:
+        """End the text here; what was held back of it, if anything was."""
+        self._finish = reason
+        text = self._text.finish()
+        if not text:
+            return None
+        self._pieces.append(text)
+        return StepEvent((), (), (), text, 0, 0, 0.0, 0.0, 0.0, 0.0)
+
+    def end(self) -> None:
+        """Free what the request held."""
+        self._end_drafter()
+        self._session = None
 
     def _cut(
         self, token_ids: list[int], sources: list[Source], origins: list[int]
@@ -157,8 +222,11 @@ class Generation:
         self._sources += sources
         return token_ids, sources, origins
 
-    def _result(self, prefill_s: float, decode_s: float) -> GenerationResult:
+    def result(self) -> GenerationResult:
+        """What was generated, once finished."""
         text = "".join(self._pieces)
+        now = time.perf_counter()
+        began, prefilled = self._began or now, self._prefilled or now
         accepted = Counter(source for source in self._sources if source is not Source.TARGET)
         assert self._finish is not None
         return GenerationResult(
@@ -174,8 +242,10 @@ class Generation:
                 drafted=self._drafted,
                 accepted=accepted.total(),
                 accepted_by_source={source.label: accepted[source] for source in sorted(accepted)},
-                prefill_s=prefill_s,
-                decode_s=decode_s,
+                queued_s=began - self._arrived,
+                prefill_s=prefilled - began,
+                decode_s=now - prefilled,
+                cached_tokens=self._cached,
                 decoding=self._capability.decoding if self._request.speculate else "plain",
                 decoding_reason=self._capability.reason if self._request.speculate else "speculation is off",
             ),
@@ -222,9 +292,9 @@ class Generation:
             except Exception:
                 self._drop_drafter("recycle")
 
-    def _propose(self, context: int) -> DraftTree:
-        """The draft for the next step, no deeper than the answer may still be long, as large as it pays."""
-        budget = self._cost.max_nodes
+    def propose(self) -> DraftTree:
+        """The draft for the next step, no deeper than the answer may still be long."""
+        budget = self._engine.cost.max_nodes
         left = self._limit - len(self._ids)
         if self._drafter is None or left <= 1:
             return DraftTree.empty()
@@ -239,7 +309,7 @@ class Generation:
         if not self._capability.supports_tree:
             tree = leading_chain(tree)
         # Deeper nodes could not be kept, and may lie behind the last position of the model.
-        return fit_budget(shallow(tree, left - 1), self._cost.relative(context))
+        return shallow(tree, left - 1)
 
     def _drop_drafter(self, doing: str) -> None:
         logger.warning("the drafter failed in %s; the request goes on without drafts", doing, exc_info=True)

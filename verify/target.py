@@ -12,17 +12,17 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from groundspeed.drafting.base import DraftTree
 from groundspeed.errors import ModelError
-from groundspeed.verify.attention import IMPLEMENTATION, TreeAttention, register
-from groundspeed.verify.base import Capability, TargetSession
-from groundspeed.verify.cache import PreallocatedCache
+from groundspeed.verify.attention import IMPLEMENTATION, PassAttention, Stretch, register
+from groundspeed.verify.base import Capability, Segment, TargetSession
+from groundspeed.verify.cache import KeyValueCache, Layout
 from groundspeed.verify.probe import examine
+from groundspeed.verify.sessions import ChainSession, RecomputeSession
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["ChainSession", "RecomputeSession", "TransformersTarget", "TreeSession"]
+__all__ = ["TransformersTarget", "TreeSession"]
 
 
 _LEAST_ROWS = 4
@@ -66,6 +66,15 @@ class TransformersTarget:
 
     The model itself is left as it is: the attention function is swapped in for the time of a pass only.
 
+    Attributes:
+        model: The model.
+        config: Of its text part.
+        device: Where it takes in tokens.
+        dtype: What it computes in.
+        capability: What it can verify in one pass.
+        layout: Of its KV caches.
+        windows: By layer, the attention window that it asked for in the last packed pass.
+
     Args:
         model: A causal language model; its device and dtype are used as they are.
 
@@ -87,6 +96,8 @@ class TransformersTarget:
         self.dtype: torch.dtype = embeddings.dtype
         self._parameters = frozenset(inspect.signature(model.forward).parameters)
         self._lock = _LOCKS.setdefault(model, threading.Lock())
+        self.layout = Layout({})
+        self.windows: dict[int, int | None] = {}
         _warn_of_processors(model)
         self.capability: Capability = examine(self)
 
@@ -119,54 +130,99 @@ class TransformersTarget:
         ids = getattr(self.model.generation_config, "eos_token_id", None)
         return frozenset([ids] if isinstance(ids, int) else ids or ())
 
-    def open(self, capacity: int) -> TargetSession:
-        """Start a text that will never hold more than ``capacity`` tokens, draft nodes included."""
+    @property
+    def bytes_per_token(self) -> int:
+        """What a token takes in the KV cache, 0 where it is not known."""
+        return self.layout.bytes_per_token if self.capability.supports_tree else 0
+
+    def open(self, capacity: int, *, like: TargetSession | None = None, length: int = 0) -> TargetSession:
+        """Start a text; see ``TargetModel``."""
         if self.capability.supports_tree:
-            return TreeSession(self, capacity)
+            session = TreeSession(self.layout, capacity)
+            if like is not None:
+                assert isinstance(like, TreeSession)
+                session.cache.take(like.cache, length)
+            return session
         if self.capability.decoding == "plain" and not self.capability.cached:
             return RecomputeSession(self)
         return ChainSession(self, rewind=self.capability.supports_chain)
 
+    def verify(self, segments: Sequence[Segment]) -> list[torch.Tensor]:
+        """Take texts through one forward pass; see ``TargetModel``. Texts without trees take turns."""
+        if segments and isinstance(segments[0].session, TreeSession):
+            return self._verify_packed(segments)
+        logits = []
+        for segment in segments:
+            session = segment.session
+            assert isinstance(session, ChainSession | RecomputeSession)
+            logits.append(session.verify(segment.token_ids, segment.tree, segment.wanted))
+        return logits
+
+    def _verify_packed(self, segments: Sequence[Segment]) -> list[torch.Tensor]:
+        """All segments behind one another as one row of tokens."""
+        stretches: list[Stretch] = []
+        tokens: list[int] = []
+        rows: list[int] = []
+        counts = []
+        for segment in segments:
+            committed = len(segment.token_ids)
+            session = segment.session
+            assert isinstance(session, TreeSession)
+            stretches.append(Stretch(session.cache, committed, segment.tree.parents, len(tokens)))
+            tokens += [*segment.token_ids, *segment.tree.token_ids.tolist()]
+            counts.append(len(segment.tree) + 1 if segment.wanted else 0)
+            rows += range(len(tokens) - counts[-1], len(tokens))
+        tokens += [0] * (_LEAST_ROWS - len(tokens) if self.device.type == "cpu" else 0)
+        pattern = PassAttention(stretches, len(tokens), self.layers, self.device)
+        self.windows = pattern.windows
+        logits = self._forward_pattern(tokens, rows, pattern)
+        for stretch, segment in zip(stretches, segments, strict=True):
+            stretch.cache.advance(len(segment.token_ids))
+        self.layout.complete = True
+        return list(torch.split(logits, counts))
+
+    @torch.inference_mode()
+    def _forward_pattern(self, tokens: list[int], rows: list[int], pattern: PassAttention) -> torch.Tensor:
+        """Run the model over a packed pass; the logits of some rows, [len(rows), vocab]."""
+        # A last row is always asked for: no row at all is more than some models can take.
+        wanted = torch.tensor(rows or [len(tokens) - 1], device=self.device)
+        inputs = {
+            "input_ids": torch.tensor([tokens], device=self.device),
+            "position_ids": pattern.positions,
+            "cache": pattern,
+            "use_cache": True,
+        }
+        with self._lock:
+            before = self.config._attn_implementation
+            self.config._attn_implementation = IMPLEMENTATION
+            try:
+                with pattern.active():
+                    logits = self._logits(inputs, wanted)
+            finally:
+                self.config._attn_implementation = before
+        if logits.shape[0] != len(wanted):
+            logits = logits[wanted]
+        return logits[: len(rows)]
+
     @torch.inference_mode()
     def forward(
-        self,
-        token_ids: Sequence[int],
-        rows: int,
-        cache: Any = None,
-        *,
-        past: int = 0,
-        pattern: TreeAttention | None = None,
+        self, token_ids: Sequence[int], rows: int, cache: Any = None, *, past: int = 0
     ) -> torch.Tensor:
-        """Run the model.
+        """Run the model as ``generate`` runs it.
 
         Args:
             token_ids: s tokens.
             rows: Logits are wanted for the last ``rows`` tokens.
             cache: Keys and values of what came before, None to do without a cache.
             past: Tokens that came before.
-            pattern: Tree attention; None leaves attention to the model, called as ``generate`` calls it.
 
         Returns:
             Logits [rows, vocab].
         """
         ids = torch.tensor([list(token_ids)], device=self.device)
         with self._lock:
-            if pattern is not None:
-                inputs = {
-                    "input_ids": ids,
-                    "position_ids": pattern.positions,
-                    "cache": cache,
-                    "use_cache": True,
-                }
-                before = self.config._attn_implementation
-                self.config._attn_implementation = IMPLEMENTATION
-                try:
-                    with pattern.active():
-                        return self._logits(inputs, rows)
-                finally:
-                    self.config._attn_implementation = before
             if cache is None:
-                return self._logits({"input_ids": ids, "use_cache": False}, rows)
+                return self._logits({"input_ids": ids, "use_cache": False}, rows)[-rows:]
             seen = past + len(token_ids)
             inputs = self.model.prepare_inputs_for_generation(
                 ids,
@@ -176,141 +232,37 @@ class TransformersTarget:
                 is_first_iteration=not past,
                 use_cache=True,
             )
-            return self._logits(inputs, rows)
+            return self._logits(inputs, rows)[-rows:]
 
-    def _logits(self, inputs: dict[str, Any], rows: int) -> torch.Tensor:
-        """Hand the model what it takes; the logits of the last ``rows`` tokens."""
+    def _logits(self, inputs: dict[str, Any], rows: int | torch.Tensor) -> torch.Tensor:
+        """Hand the model what it takes; logits of the last ``rows`` tokens or of those, or of all."""
         inputs["logits_to_keep"] = rows
         taken = {name: value for name, value in inputs.items() if name in self._parameters}
         logits: torch.Tensor = self.model(**taken).logits
-        return logits[0, -rows:]
+        return logits[0]
 
 
 class TreeSession:
-    """A text whose KV cache is ours: trees are verified by tree attention and compacted in place."""
+    """A text whose KV cache is ours: trees are verified by tree attention and compacted in place.
 
-    def __init__(self, target: TransformersTarget, capacity: int) -> None:
+    Attributes:
+        cache: Its keys and values.
+    """
+
+    def __init__(self, layout: Layout, capacity: int) -> None:
         """Reserve the KV cache.
 
         Args:
-            target: The model.
+            layout: Of the model's caches.
             capacity: Most tokens the cache will hold, draft nodes included.
         """
-        self._target = target
-        self._least = _LEAST_ROWS if target.device.type == "cpu" else 1
-        self._cache = PreallocatedCache(target.layers, capacity + self._least)
+        self.cache = KeyValueCache(layout, capacity)
 
     @property
     def length(self) -> int:
         """Committed tokens in the KV cache."""
-        return self._cache.length
-
-    def prefill(self, token_ids: Sequence[int]) -> None:
-        """Take ``token_ids`` into the KV cache."""
-        self.verify(token_ids, DraftTree.empty())
-
-    def verify(self, token_ids: Sequence[int], tree: DraftTree) -> torch.Tensor:
-        """Take in committed tokens with a draft tree behind them; see ``TargetSession``."""
-        tokens = [*token_ids, *tree.token_ids.tolist()]
-        spare = max(0, self._least - len(tokens))
-        parents = tree.parents.tolist() + [-1] * spare
-        self.pattern = TreeAttention(self.length, parents, len(token_ids), self._target.device)
-        if spare:
-            # Wherever the rows to spare stand, nobody looks; behind the last position there may be none.
-            self.pattern.positions[:, len(tokens) :] = self.length
-        tokens += [0] * spare
-        logits = self._target.forward(tokens, len(parents) + 1, self._cache, pattern=self.pattern)
-        self._cache.advance(len(token_ids))
-        return logits[: len(tree) + 1]
+        return self.cache.length
 
     def commit(self, path: Sequence[int]) -> None:
         """Keep the nodes of ``path`` and drop all others."""
-        self._cache.keep(list(path))
-
-
-class ChainSession:
-    """A text whose cache is the library's: single paths where it can be rewound, single tokens elsewhere."""
-
-    def __init__(self, target: TransformersTarget, *, rewind: bool) -> None:
-        """Start with an empty cache.
-
-        Args:
-            target: The model.
-            rewind: Whether chains will be verified, so that the cache must be able to forget tokens.
-        """
-        from transformers import DynamicCache
-
-        self._target = target
-        self._rewind = rewind
-        self._cache = DynamicCache(config=target.config)
-        self._recording = False
-        self._pending = 0
-        self.length = 0
-
-    def prefill(self, token_ids: Sequence[int]) -> None:
-        """Take ``token_ids`` into the cache."""
-        self._target.forward(token_ids, 1, self._cache, past=self.length)
-        self.length += len(token_ids)
-
-    def verify(self, token_ids: Sequence[int], tree: DraftTree) -> torch.Tensor:
-        """Take in committed tokens with a chain behind them; see ``TargetSession``.
-
-        Raises:
-            ModelError: The tree has branches, or nodes although the cache cannot be rewound.
-        """
-        if len(tree) and (not self._rewind or tree.parents.tolist() != list(range(-1, len(tree) - 1))):
-            raise ModelError(
-                f"this model verifies {'single paths' if self._rewind else 'no drafts'}, not a tree"
-            )
-        self._forget(0)
-        if len(tree) and not self._recording:
-            # Only once the prompt is in: layers of bounded size keep everything from here on.
-            self._cache.activate_past_recording()
-            self._recording = True
-        tokens = [*token_ids, *tree.token_ids.tolist()]
-        logits = self._target.forward(tokens, len(tree) + 1, self._cache, past=self.length)
-        self.length += len(token_ids)
-        self._pending = len(tree)
-        return logits
-
-    def commit(self, path: Sequence[int]) -> None:
-        """Keep the first nodes of the chain and drop the others."""
-        self._forget(len(path))
-
-    def _forget(self, kept: int) -> None:
-        if self._recording:
-            self._cache.crop(kept - self._pending)
-        self.length += kept
-        self._pending = 0
-
-
-class RecomputeSession:
-    """A text without a cache, for models whose own cannot be driven from outside: right, and slow."""
-
-    def __init__(self, target: TransformersTarget) -> None:
-        """Start an empty text."""
-        self._target = target
-        self._text: list[int] = []
-
-    @property
-    def length(self) -> int:
-        """Committed tokens."""
-        return len(self._text)
-
-    def prefill(self, token_ids: Sequence[int]) -> None:
-        """Take in ``token_ids``."""
-        self._text += token_ids
-
-    def verify(self, token_ids: Sequence[int], tree: DraftTree) -> torch.Tensor:
-        """Take in committed tokens and compute the whole text anew; see ``TargetSession``.
-
-        Raises:
-            ModelError: The tree has nodes.
-        """
-        if len(tree):
-            raise ModelError("this model verifies no drafts, a tree was given; mind its capability")
-        self._text += token_ids
-        return self._target.forward(self._text, 1)
-
-    def commit(self, path: Sequence[int]) -> None:
-        """There are no nodes to keep."""
+        self.cache.keep(list(path))

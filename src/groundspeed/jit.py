@@ -7,7 +7,7 @@ from typing import Any
 
 import numba
 
-__all__ = ["kernel"]
+__all__ = ["c_kernel", "kernel"]
 
 
 def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -16,6 +16,25 @@ def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
         return _compile(function, cache=True)
     except RuntimeError:  # numba found no folder it may write to: compile in every process instead
         return _compile(function, cache=False)
+
+
+def c_kernel(signature: Any, function: Callable[..., Any]) -> int:
+    """Compile a function that C code can call, now; its address.
+
+    Args:
+        signature: Numba's, of C types.
+        function: Must not raise.
+    """
+    try:
+        compiled = numba.cfunc(signature, nopython=True, cache=True)(function)
+    except RuntimeError:
+        compiled = numba.cfunc(signature, nopython=True)(function)
+    _kept.append(compiled)
+    address: int = compiled.address
+    return address
+
+
+_kept: list[Any] = []  # machine code lives as long as what holds it
 
 
 def _compile(function: Callable[..., Any], *, cache: bool) -> Callable[..., Any]:

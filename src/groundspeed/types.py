@@ -115,6 +115,8 @@ class GenerationRequest:
         logits_processors: Of transformers, or called like them with ids [1, text] and scores [1, vocab]: once
             for every token, in order, after the settings above that hold in greedy decoding too and before
             temperature, ``top_k``, ``top_p``, ``min_p`` and ``typical_p``, as in ``generate``.
+        timeout: Seconds from the request's arrival after which the answer ends with what there is of it; None
+            for no bound.
     """
 
     prompt: str | tuple[int, ...]
@@ -136,6 +138,7 @@ class GenerationRequest:
     bad_words: tuple[tuple[int, ...], ...] = ()
     min_tokens: int = 0
     logits_processors: tuple[LogitsProcessor, ...] = ()
+    timeout: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +206,7 @@ class StepEvent:
 
 Decoding: TypeAlias = Literal["tree", "chain", "plain"]
 
-FinishReason: TypeAlias = Literal["stop", "length", "context"]
+FinishReason: TypeAlias = Literal["stop", "length", "context", "timeout", "cancelled"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,10 +220,12 @@ class GenerationStats:
         drafted: Draft nodes verified.
         accepted: Draft nodes accepted.
         accepted_by_source: Accepted nodes per draft source label.
+        queued_s: Seconds from the request's arrival to the start of its prefill.
         prefill_s: Seconds of the prefill.
         decode_s: Seconds from the end of the prefill to the last token.
         decoding: How the target was driven: ``tree``, ``chain`` or ``plain``.
         decoding_reason: Why not ``tree``, None for a tree.
+        cached_tokens: Tokens of the prompt whose keys and values were there already.
     """
 
     prompt_tokens: int
@@ -229,10 +234,12 @@ class GenerationStats:
     drafted: int
     accepted: int
     accepted_by_source: Mapping[str, int]
+    queued_s: float
     prefill_s: float
     decode_s: float
     decoding: Decoding
     decoding_reason: str | None = None
+    cached_tokens: int = 0
 
     @property
     def tokens_per_step(self) -> float:
@@ -253,7 +260,8 @@ class GenerationResult:
         text: The answer.
         token_ids: Its tokens, without the end-of-sequence token.
         sources: Where each token came from, same length.
-        finish_reason: ``stop`` (end of sequence), ``length`` (``max_tokens``), ``context`` (context full).
+        finish_reason: ``stop`` (end of sequence), ``length`` (``max_tokens``), ``context`` (context full),
+            ``timeout`` or ``cancelled``.
         grounding: Spans copied verbatim from the passages, in answer order, disjoint and maximal.
         stats: What it took.
         seed: Of its random draws, the request's own or the fresh one taken instead; None for greedy decoding.

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import ArrayLike, NDArray
 
 from groundspeed.drafting.base import DraftTree
-from groundspeed.drafting.budget import CostModel, fit_budget
+from groundspeed.drafting.budget import CostModel, share_budget
 
 
 @st.composite
@@ -33,7 +33,7 @@ def trees(draw):
 @given(trees(), st.lists(st.floats(0, 0.5), min_size=12, max_size=12))
 def test_no_number_of_nodes_gives_more_expected_tokens_per_time(tree, rises):
     cost = np.concatenate(([1.0], 1.0 + np.cumsum(rises)))
-    kept = fit_budget(tree, cost)
+    kept = share_budget([tree], cost)[0]
     kept.validate(100)
     assert set(kept.token_ids.tolist()) <= set(tree.token_ids.tolist())
 
@@ -53,8 +53,8 @@ def test_nothing_is_drafted_where_a_larger_pass_costs_as_much_as_another_step():
         np.ones(2, np.uint16),
         np.zeros(2, np.int64),
     )
-    assert len(fit_budget(tree, np.array([1.0, 2.0, 3.0]))) == 0
-    assert len(fit_budget(tree, np.array([1.0, 1.0, 1.0]))) == 2
+    assert len(share_budget([tree], np.array([1.0, 2.0, 3.0]))[0]) == 0
+    assert len(share_budget([tree], np.array([1.0, 1.0, 1.0]))[0]) == 2
 
 
 def test_costs_are_read_between_the_sizes_and_contexts_and_never_fall():

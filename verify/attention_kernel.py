@@ -1,0 +1,319 @@
+"""Attention of steps on the CPU: a few rows each of many texts, in one call per layer.
+
+Keys are looked at in chunks at fixed positions of the text, the chunks of a row are joined by their maxima
+and sums (as Flash-Decoding does, Dao et al. 2023), and every sum is taken in order of the positions. A draft
+node gathers the keys of its own path in that order, wherever they stand in the cache. So a row comes out the
+same to the bit with a draft and without, alone and beside other texts.
+
+Chunks are shared out among threads. The last chunk of a text, the one that the pass itself writes to, takes
+in the new keys and values before it is looked at.
+"""
+# mypy: allow-untyped-defs
+
+from __future__ import annotations
+
+from functools import cache
+
+import numba
+import numpy as np
+
+from groundspeed.datastores.views import view
+from groundspeed.jit import c_kernel, kernel
+from groundspeed.verify.cache import CHUNK
+from groundspeed.verify.vectors import TILE_LANES, TILE_ROWS, exp, fetch_add, fma, narrow, tile, widen
+
+__all__ = ["LONGEST_STEP", "attend", "combine", "partial_floats"]
+
+LONGEST_STEP = 64
+"""Most rows of one text in a pass."""
+
+_LANES = 16  # sums that are taken side by side
+_SLOTS = 2 * CHUNK  # that the last task of a text looks at: the nodes may run on into another chunk
+
+# What a call is handed, int64 [CALL_COLUMNS]; strides count entries.
+NEXT_TASK = 0
+TASKS = 1  # number of tasks
+TASK_TABLE = 2  # address of int64 [TASKS, TASK_COLUMNS]
+SEGMENT_TABLE = 3  # address of int64 [s, SEGMENT_COLUMNS]
+QUERY, QUERY_HEAD, QUERY_ROW = 4, 5, 6  # address and strides
+KEY, KEY_HEAD, KEY_ROW = 7, 8, 9
+VALUE, VALUE_HEAD, VALUE_ROW = 10, 11, 12
+HEADS, GROUPS, KEY_SIZE, VALUE_SIZE = 13, 14, 15, 16  # query heads, key/value heads, dimensions
+POSITIONS = 17  # address of int32 [rows of the pass]
+PATHS, PATH_STRIDE = 18, 19  # address of int32 [rows, stride]: slots from the prefix on, the row's own last
+PARTIALS = 20  # address of float32, what the chunks come to
+SETTINGS = 21  # address of float32: scaling, soft cap or 0
+WINDOW = 22  # positions a row sees, 0 for all
+CALL_COLUMNS = 23
+
+# A text of the pass.
+FIRST_ROW, ROWS, PREFIX, ROOM = 0, 1, 2, 3  # ROOM in chunks
+KEY_CACHE = 4  # address of [groups, ROOM, KEY_SIZE, CHUNK]
+VALUE_CACHE = 5  # address of [groups, ROOM, CHUNK, VALUE_SIZE]
+FIRST_PARTIAL, CHUNKS = 6, 7  # where its partial results start, and chunks of a row
+SEGMENT_COLUMNS = 8
+
+# A task: one chunk of one text for the query heads of one key/value head.
+SEGMENT, GROUP, CHUNK_NUMBER = 0, 1, 2
+TASK_COLUMNS = 3
+
+
+def partial_floats(value_size: int) -> int:
+    """Floats of a partial result: the maximum, the sum, and the weighted values, padded to whole tiles."""
+    return 2 + -(-value_size // TILE_LANES) * TILE_LANES
+
+
+@kernel
+def padded(size):
+    """The next multiple of ``TILE_LANES``."""
+    return (size + TILE_LANES - 1) // TILE_LANES * TILE_LANES
+
+
+@cache
+def attend(bits: int) -> int:
+    """Compile the attention of a layer.
+
+    Args:
+        bits: Of what the caches hold, 32 for float32, 16 for bfloat16.
+
+    Returns:
+        Address of a C function of one pointer, to int64 [CALL_COLUMNS]; it takes tasks until none is left.
+    """
+
+    def attend_single(pointer):  # pragma: no cover - runs as machine code
+        run_tasks(numba.carray(pointer, (CALL_COLUMNS,)), np.empty(0, np.float32))
+
+    def attend_half(pointer):  # pragma: no cover - runs as machine code
+        run_tasks(numba.carray(pointer, (CALL_COLUMNS,)), np.empty(0, np.uint16))
+
+    signature = numba.void(numba.types.CPointer(numba.int64))
+    return c_kernel(signature, attend_single if bits == 32 else attend_half)
+
+
+@kernel
+def run_tasks(call, like):
+    """Take tasks until none is left, see ``attend``."""
+    far = np.int64(1) << 40
+    tasks = view(call[TASK_TABLE], call[TASKS] * TASK_COLUMNS, np.empty(0, np.int64))
+    query, key, value = view(call[QUERY], far, like), view(call[KEY], far, like), view(call[VALUE], far, like)
+    positions = view(call[POSITIONS], far, np.empty(0, np.int32))
+    paths = view(call[PATHS], far, np.empty(0, np.int32))
+    partials = view(call[PARTIALS], far, np.empty(0, np.float32))
+    settings = view(call[SETTINGS], 2, np.empty(0, np.float32))
+    scaling, cap = settings[0], settings[1]
+    window, stride = call[WINDOW], call[PATH_STRIDE]
+    key_size, value_size = call[KEY_SIZE], call[VALUE_SIZE]
+    shared = call[HEADS] // call[GROUPS]  # query heads that share a key/value head
+    wide = padded(value_size)
+    floats = 2 + wide
+    queries = np.zeros((shared * LONGEST_STEP + TILE_ROWS, key_size), np.float32)
+    keys = np.zeros(_SLOTS * key_size, np.float32)
+    values = np.zeros(_SLOTS * wide, np.float32)
+    scores = np.empty((TILE_ROWS, _SLOTS), np.float32)
+    ordered = np.empty(CHUNK, np.float32)
+    lanes = np.empty(_LANES, np.float32)
+    weights = np.empty((TILE_ROWS, CHUNK), np.float32)
+    sums = np.empty((TILE_ROWS, wide), np.float32)
+    while True:
+        task = fetch_add(call.ctypes.data) * TASK_COLUMNS
+        if task >= len(tasks):
+            break
+        group, chunk = tasks[task + GROUP], tasks[task + CHUNK_NUMBER]
+        segment = view(
+            call[SEGMENT_TABLE] + 8 * SEGMENT_COLUMNS * tasks[task + SEGMENT],
+            SEGMENT_COLUMNS,
+            np.empty(0, np.int64),
+        )
+        first, rows, prefix = segment[FIRST_ROW], segment[ROWS], segment[PREFIX]
+        start = chunk * CHUNK
+        last = prefix < start + CHUNK  # the pass itself writes here
+        stored = min(prefix - start, CHUNK)
+        slots = stored + rows if last else stored
+        key_base = group * segment[ROOM] * key_size * CHUNK
+        value_base = group * segment[ROOM] * value_size * CHUNK
+        key_cache = view(segment[KEY_CACHE] + key_base * like.itemsize, far, like)
+        value_cache = view(segment[VALUE_CACHE] + value_base * like.itemsize, far, like)
+        if last:
+            for row in range(rows):
+                position = prefix + row
+                at = group * call[KEY_HEAD] + (first + row) * call[KEY_ROW]
+                to = position // CHUNK * key_size * CHUNK + position % CHUNK
+                for d in range(key_size):
+                    key_cache[to + d * CHUNK] = key[at + d]
+                at = group * call[VALUE_HEAD] + (first + row) * call[VALUE_ROW]
+                for d in range(value_size):
+                    value_cache[position * value_size + d] = value[at + d]
+        load(key_cache, start * key_size, keys, (slots + CHUNK - 1) // CHUNK * CHUNK * key_size)
+        if wide == value_size:
+            load(value_cache, start * value_size, values, slots * value_size)
+        else:
+            for slot in range(slots):
+                load(value_cache, (start + slot) * value_size, values[slot * wide :], value_size)
+        count = shared * rows
+        for i in range(count):
+            at = (group * shared + i // rows) * call[QUERY_HEAD] + (first + i % rows) * call[QUERY_ROW]
+            load(query, at, queries[i], key_size)
+            for d in range(key_size):
+                queries[i, d] *= scaling
+        for i in range(0, count, TILE_ROWS):
+            scores[:] = np.float32(0)
+            for lane in range(0, slots, TILE_LANES):
+                block = lane // CHUNK * CHUNK * key_size + lane % CHUNK
+                tile(
+                    queries[i:].ctypes.data, key_size, keys.ctypes.data + 4 * block, CHUNK,
+                    key_size, scores.ctypes.data + 4 * lane, _SLOTS,
+                )  # fmt: skip
+            if cap > 0:
+                soft_cap(scores, slots, cap)
+            # By position a path may run on from the last chunk's slots into the next chunk.
+            for part in range(2 if last else 1):
+                weights[:] = np.float32(0)
+                sums[:] = np.float32(0)
+                for r in range(min(TILE_ROWS, count - i)):
+                    row = first + (i + r) % rows
+                    begin = start + part * CHUNK
+                    end = min(begin + CHUNK, positions[row] + 1)
+                    if end <= begin:
+                        continue
+                    if part == 0:
+                        ordered[:] = scores[r, :CHUNK]
+                    for j in range(max(begin, prefix), end):
+                        ordered[j - begin] = scores[r, slot_of(paths, row * stride, j, prefix) - start]
+                    window_begin = max(0, positions[row] + 1 - window) if window > 0 else 0
+                    out = place_of(segment, group * shared + (i + r) // rows, row, chunk + part, floats)
+                    weigh(
+                        ordered, window_begin - begin, end - begin, weights[r], lanes,
+                        partials[out : out + 2],
+                    )  # fmt: skip
+                if part == 0:
+                    for lane in range(0, wide, TILE_LANES):
+                        tile(
+                            weights.ctypes.data, CHUNK, values.ctypes.data + 4 * lane, wide,
+                            stored, sums.ctypes.data + 4 * lane, wide,
+                        )  # fmt: skip
+                for r in range(min(TILE_ROWS, count - i)):
+                    row = first + (i + r) % rows
+                    begin = start + part * CHUNK
+                    end = min(begin + CHUNK, positions[row] + 1)
+                    for j in range(max(begin, prefix), end):
+                        slot = slot_of(paths, row * stride, j, prefix) - start
+                        add_row(sums[r], weights[r, j - begin], values[slot * wide : (slot + 1) * wide])
+                    out = place_of(segment, group * shared + (i + r) // rows, row, chunk + part, floats)
+                    if end > begin:
+                        partials[out + 2 : out + floats] = sums[r]
+
+
+@kernel
+def slot_of(paths, path, position, prefix):
+    """Where in the cache a row whose path starts at ``paths[path]`` finds the token at a position."""
+    return position if position < prefix else prefix + paths[path + position - prefix]
+
+
+@kernel
+def place_of(segment, head, row, chunk, floats):
+    """Where the partial result of a chunk stands."""
+    row -= segment[FIRST_ROW]
+    return segment[FIRST_PARTIAL] + ((head * segment[ROWS] + row) * segment[CHUNKS] + chunk) * floats
+
+
+@kernel
+def load(source, at, target, size):
+    """Copy entries, as float32."""
+    entries = source[at : at + size]
+    for i in range(size):
+        target[i] = widen(entries[i])
+
+
+@kernel
+def add_row(total, weight, row):
+    """Add a weighted row, fused."""
+    for d in range(len(total)):
+        total[d] = fma(weight, row[d], total[d])
+
+
+@kernel
+def soft_cap(scores, slots, cap):
+    """``cap * tanh(scores / cap)``, in place."""
+    for r in range(len(scores)):
+        for j in range(slots):
+            x = scores[r, j] / cap
+            e = exp(np.float32(-2) * abs(x))
+            y = cap * (np.float32(1) - e) / (np.float32(1) + e)
+            scores[r, j] = y if x > 0 else -y
+
+
+@kernel
+def weigh(scores, begin, end, weights, lanes, out):
+    """The unnormalised softmax of ``scores[begin:end]``.
+
+    Args:
+        scores: float32 [CHUNK]; what is not seen is overwritten.
+        begin: First position seen, negative for 0; where it is not below ``end`` none is seen.
+        end: Just past the last one.
+        weights: float32 [CHUNK], filled, 0 for what is not seen.
+        lanes: float32 [_LANES], to work in.
+        out: float32 [2], filled with the maximum and the sum of the weights.
+    """
+    begin = min(max(begin, 0), CHUNK)
+    end = max(begin, end)
+    scores[:begin] = np.float32(-np.inf)
+    scores[end:] = np.float32(-np.inf)
+    lanes[:] = np.float32(-np.inf)
+    for j in range(0, CHUNK, _LANES):
+        for lane in range(_LANES):
+            score = scores[j + lane]
+            lanes[lane] = score if score > lanes[lane] else lanes[lane]
+    highest = np.float32(-np.inf)
+    for lane in range(_LANES):
+        highest = max(highest, lanes[lane])
+    for j in range(CHUNK):
+        weights[j] = exp(scores[j] - highest)
+    weights[:begin] = np.float32(0)
+    weights[end:] = np.float32(0)
+    lanes[:] = np.float32(0)
+    for j in range(0, CHUNK, _LANES):
+        for lane in range(_LANES):
+            lanes[lane] += weights[j + lane]
+    total = np.float32(0)
+    for lane in range(_LANES):
+        total += lanes[lane]
+    out[0] = highest
+    out[1] = total
+
+
+@kernel
+def combine(call, segments, sinks, like):
+    """Join the partial results of every row and write them.
+
+    Args:
+        call: int64 [CALL_COLUMNS] of the attention.
+        segments: int64 [s, SEGMENT_COLUMNS].
+        sinks: float32 [heads], a score for each head that takes part in the softmax and has no value; or [0].
+        like: Flat array [rows * heads * VALUE_SIZE], filled.
+    """
+    far = np.int64(1) << 40
+    positions = view(call[POSITIONS], far, np.empty(0, np.int32))
+    partials = view(call[PARTIALS], far, np.empty(0, np.float32))
+    heads, value_size, window = call[HEADS], call[VALUE_SIZE], call[WINDOW]
+    floats = 2 + padded(value_size)
+    sums = np.empty(value_size, np.float32)
+    for s in range(len(segments)):
+        first, rows, chunks = segments[s, FIRST_ROW], segments[s, ROWS], segments[s, CHUNKS]
+        for row in range(first, first + rows):
+            past = positions[row] // CHUNK + 1
+            begin = max(0, positions[row] + 1 - window) // CHUNK if window > 0 else 0
+            for head in range(heads):
+                base = segments[s, FIRST_PARTIAL] + (head * rows + row - first) * chunks * floats
+                highest = sinks[head] if len(sinks) else np.float32(-np.inf)
+                for chunk in range(begin, past):
+                    highest = max(highest, partials[base + chunk * floats])
+                total = exp(sinks[head] - highest) if len(sinks) else np.float32(0)
+                sums[:] = np.float32(0)
+                for chunk in range(begin, past):
+                    at = base + chunk * floats
+                    weight = exp(partials[at] - highest)
+                    total = fma(weight, partials[at + 1], total)
+                    add_row(sums, weight, partials[at + 2 : at + 2 + value_size])
+                target = like[(row * heads + head) * value_size : (row * heads + head + 1) * value_size]
+                for d in range(value_size):
+                    target[d] = narrow(sums[d] / total, like)

@@ -1,0 +1,286 @@
+"""Many requests through one model: who takes part in which forward pass."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from groundspeed.drafting.budget import BatchCost, share_budget
+from groundspeed.types import Event
+from groundspeed.verify.prefix import PrefixCache
+
+if TYPE_CHECKING:
+    import torch
+
+    from groundspeed.types import FinishReason
+    from groundspeed.verify.base import Segment, TargetModel
+    from groundspeed.verify.generation import Generation
+
+__all__ = ["Scheduler", "Ticket"]
+
+logger = logging.getLogger(__name__)
+
+_IDLE_SECONDS = 2.0  # without work, after which the thread ends
+_PIECE, _PIECE_BESIDE = 1024, 128
+"""Prompt tokens of a pass, alone and beside answers that are being written, which must not wait for long."""
+
+
+class Ticket:
+    """A request at the scheduler, and who is told what becomes of it.
+
+    Attributes:
+        generation: Its state.
+        over: Set when the last event was delivered and everything is freed.
+    """
+
+    def __init__(self, generation: Generation, deliver: Callable[[Event | BaseException], None]) -> None:
+        """Make a ticket.
+
+        Args:
+            generation: The state of a checked request.
+            deliver: Called in the scheduler's thread with each event, at last the result, or an error.
+        """
+        self.generation = generation
+        self.over = threading.Event()
+        self._deliver = deliver
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        """End the request before the next pass; its result says so."""
+        self._cancelled = True
+
+    def deliver(self, event: Event | BaseException) -> None:
+        """Tell whoever waits. One that cannot be told any more is not worth a pass."""
+        try:
+            self._deliver(event)
+        except Exception:
+            self._cancelled = True
+
+    def ended_early(self, now: float) -> FinishReason | None:
+        """Why the request must not go on."""
+        if self._cancelled:
+            return "cancelled"
+        return "timeout" if now >= self.generation.deadline else None
+
+
+class Scheduler:
+    """Runs requests side by side: they join and leave between passes (continuous batching, Yu et al. 2022).
+
+    One thread drives the model. It is started by the first request and ends when there is nothing to do. A
+    pass carries the draft trees of all texts that are being written, within a node budget that they share by
+    expected gain, and a piece of the prompts that are being read. Requests begin in the order they came, as
+    soon as there is room for their whole KV cache.
+    """
+
+    def __init__(self, target: TargetModel, cost: BatchCost, *, most_active: int, cache_bytes: int) -> None:
+        """Get ready.
+
+        Args:
+            target: The model.
+            cost: Of its passes; learns from every pass.
+            most_active: Requests that take part in a pass, at most.
+            cache_bytes: Memory for KV caches, those kept for their prefixes included.
+        """
+        self.prefixes = PrefixCache(target)
+        self._target = target
+        self._cost = cost
+        self._most_active = most_active
+        self._cache_tokens = cache_bytes // max(target.bytes_per_token, 1)
+        self._waiting: deque[Ticket] = deque()
+        self._active: list[Ticket] = []
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        _schedulers.add(self)
+
+    @property
+    def cache_tokens(self) -> int:
+        """Tokens that all KV caches may hold together."""
+        return self._cache_tokens
+
+    def submit(self, ticket: Ticket) -> None:
+        """Queue a request."""
+        with self._changed:
+            if self._closed:
+                raise RuntimeError("the engine is closed")
+            self._waiting.append(ticket)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="groundspeed", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Cancel all requests and wait for the thread."""
+        with self._changed:
+            self._closed = True
+            for ticket in [*self._waiting, *self._active]:
+                ticket.cancel()
+            thread = self._thread
+            self._changed.notify()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+        self.prefixes.clear()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                if not self._waiting and not self._active:
+                    self._changed.wait(0 if self._closed else _IDLE_SECONDS)
+                    if not self._waiting:
+                        self._thread = None
+                        return
+            self._turn()
+
+    def _turn(self) -> None:
+        """One forward pass, and what comes before and after it."""
+        self._dismiss()
+        self._admit()
+        if not self._active:
+            return
+        begun = time.perf_counter()
+        segments = self._segments()
+        drafted = time.perf_counter()
+        try:
+            outcomes: list[torch.Tensor | Exception] = list(self._target.verify(list(segments.values())))
+        except Exception as error:
+            outcomes = self._one_by_one(list(segments.values()), error)
+        seconds = time.perf_counter() - drafted
+        if all(ticket.generation.decoding for ticket in segments) and not any(
+            isinstance(outcome, Exception) for outcome in outcomes
+        ):
+            self._observe(list(segments.values()), seconds)
+        for (ticket, segment), outcome in zip(segments.items(), outcomes, strict=True):
+            try:
+                if isinstance(outcome, Exception):
+                    raise outcome
+                for event in ticket.generation.take(segment, outcome, drafted - begun, seconds):
+                    ticket.deliver(event)
+                if ticket.generation.finished:
+                    self._leave(ticket, ticket.generation.result())
+            except Exception as error:
+                self._leave(ticket, error)
+
+    def _segments(self) -> dict[Ticket, Segment]:
+        """What each text takes through the pass: a draft, or a piece of its prompt while there is room."""
+        writing = [ticket for ticket in self._active if ticket.generation.decoding]
+        segments: dict[Ticket, Segment] = {}
+        if writing:
+            trees = [ticket.generation.propose() for ticket in writing]
+            if any(map(len, trees)):
+                context = sum(ticket.generation.session.length for ticket in writing) // len(writing)
+                trees = share_budget(trees, self._cost.of(len(writing)).relative(context))
+            for ticket, tree in zip(writing, trees, strict=True):
+                segments[ticket] = ticket.generation.step(tree)
+        room = _PIECE_BESIDE if writing else _PIECE
+        for ticket in self._active:
+            if room > 0 and ticket not in segments:
+                segments[ticket] = ticket.generation.segment(room)
+                room -= len(segments[ticket].token_ids)
+        return segments
+
+    def _observe(self, segments: list[Segment], seconds: float) -> None:
+        nodes = sum(len(segment.tree) for segment in segments)
+        rows = len(segments)
+        context = sum(segment.session.length - 1 for segment in segments) // rows
+        self._cost.of(rows).observe(nodes, context, seconds)
+
+    def _one_by_one(self, segments: list[Segment], error: Exception) -> list[torch.Tensor | Exception]:
+        """A pass that failed has changed nothing: find out whose it was."""
+        if len(segments) == 1:
+            return [error]
+        logger.warning("a pass of %d texts failed; they are tried one by one", len(segments), exc_info=error)
+        outcomes: list[torch.Tensor | Exception] = []
+        for segment in segments:
+            try:
+                outcomes += self._target.verify([segment])
+            except Exception as own:
+                outcomes.append(own)
+        return outcomes
+
+    def _dismiss(self) -> None:
+        """End what was cancelled or has run out of time."""
+        now = time.perf_counter()
+        with self._changed:
+            tickets = [*self._active, *self._waiting]
+        for ticket in tickets:
+            reason = ticket.ended_early(now)
+            if reason is not None:
+                with self._changed:
+                    if ticket in self._waiting:
+                        self._waiting.remove(ticket)
+                try:
+                    step = ticket.generation.stop(reason)
+                    if step is not None:
+                        ticket.deliver(step)
+                    self._leave(ticket, ticket.generation.result())
+                except Exception as error:
+                    self._leave(ticket, error)
+
+    def _admit(self) -> None:
+        """Begin requests in the order they came, while there is room for them."""
+        while len(self._active) < self._most_active:
+            with self._changed:
+                if not self._waiting:
+                    return
+                ticket = self._waiting[0]
+            generation = ticket.generation
+            used = sum(other.generation.capacity for other in self._active)
+            if self._active and used + generation.capacity > self._cache_tokens:
+                return
+            found = self.prefixes.find(
+                generation.prompt_ids,
+                [(other.generation.committed, other.generation.session) for other in self._active],
+            )
+            while used + generation.capacity + self.prefixes.tokens > self._cache_tokens:
+                if not self.prefixes.forget():
+                    break
+            with self._changed:
+                self._waiting.popleft()
+                self._active.append(ticket)
+            try:
+                like, length = found or (None, 0)
+                session = self._target.open(generation.capacity, like=like, length=length)
+                ticket.deliver(generation.begin(session))
+            except Exception as error:
+                self._leave(ticket, error)
+
+    def _leave(self, ticket: Ticket, last: Event | BaseException) -> None:
+        """Free what a request held, and tell its outcome."""
+        generation = ticket.generation
+        with self._changed:
+            if ticket in self._active:
+                self._active.remove(ticket)
+        ticket.deliver(last)
+        try:
+            self._keep(generation)
+        except Exception:
+            logger.warning("a text could not be kept for its prefix", exc_info=True)
+        generation.end()
+        ticket.over.set()
+
+    def _keep(self, generation: Generation) -> None:
+        """Keep what was read for requests that begin alike, if there is room without driving others out."""
+        if not generation.begun or not self._target.capability.supports_tree:
+            return
+        committed = generation.committed
+        used = sum(other.generation.capacity for other in self._active)
+        while used + self.prefixes.tokens + len(committed) > self._cache_tokens:
+            if not self.prefixes.forget():
+                return
+        self.prefixes.keep(committed, generation.session)
+
+
+_schedulers: weakref.WeakSet[Scheduler] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Let no thread be within a pass when the interpreter goes."""
+    for scheduler in list(_schedulers):
+        scheduler.close()

@@ -1,0 +1,130 @@
+"""The attention of a pass's small stretches on the CPU: the tables that the kernel works from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from groundspeed.verify import attention_kernel as kernels
+from groundspeed.verify.cache import CHUNK
+from groundspeed.verify.threads import run_parallel
+
+if TYPE_CHECKING:
+    from groundspeed.verify.attention import Stretch
+
+__all__ = ["StepAttention"]
+
+_DTYPES = {torch.float32: torch.float32, torch.bfloat16: torch.uint16}
+"""What the kernel computes from, and what numpy may look at it as."""
+
+
+class StepAttention:
+    """Attends for the short stretches of one pass, layer by layer."""
+
+    def __init__(self, stretches: Sequence[Stretch]) -> None:
+        """Lay out the pass.
+
+        Args:
+            stretches: Of texts, with at most ``LONGEST_STEP`` rows each.
+        """
+        self._stretches = stretches
+        rows = max(stretch.first + stretch.rows for stretch in stretches)
+        depth = max(int(stretch.offsets.max()) for stretch in stretches) + 1
+        self._positions = np.zeros(rows, np.int32)
+        self._paths = np.zeros((rows, depth), np.int32)
+        table = np.zeros((len(stretches), kernels.SEGMENT_COLUMNS), np.int64)
+        for row, stretch in zip(table, stretches, strict=True):
+            own = slice(stretch.first, stretch.first + stretch.rows)
+            self._positions[own] = stretch.cache.length + stretch.offsets
+            self._paths[own, : stretch.paths.shape[1]] = stretch.paths[:, :depth]
+            row[kernels.FIRST_ROW], row[kernels.ROWS] = stretch.first, stretch.rows
+            row[kernels.PREFIX], row[kernels.ROOM] = stretch.cache.length, stretch.cache.chunks
+            row[kernels.CHUNKS] = self._positions[own].max() // CHUNK + 1
+        per_head = table[:, kernels.ROWS] * table[:, kernels.CHUNKS]
+        self._partials_per_head = int(per_head.sum())
+        self._first_partial = per_head.cumsum() - per_head
+        self._table = table
+        self._tasks: dict[tuple[int, int], NDArray[np.int64]] = {}
+        self._partials = np.empty(0, np.float32)
+        self._call = np.zeros(kernels.CALL_COLUMNS, np.int64)
+
+    @staticmethod
+    def takes(states: torch.Tensor) -> bool:
+        """Whether the kernel computes with tensors like this one."""
+        return states.device.type == "cpu" and states.dtype in _DTYPES
+
+    def __call__(
+        self,
+        layer: int,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        out: torch.Tensor,
+        *,
+        window: int | None,
+        scaling: float,
+        softcap: float | None,
+        sinks: torch.Tensor | None,
+    ) -> None:
+        """Write the new keys and values of the stretches to their caches, and what their rows attend to.
+
+        Args:
+            layer: Whose cache.
+            query: [1, H, rows of the pass, dk].
+            key: [1, G, rows, dk].
+            value: [1, G, rows, dv].
+            out: [1, rows, H, dv], contiguous, filled at the rows of the stretches.
+            window: Positions a row sees including its own, None for all.
+            scaling: Of the scores.
+            softcap: Scores are bent to stay below it; None leaves them.
+            sinks: [H], see ``combine``.
+        """
+        heads, groups = query.shape[1], key.shape[1]
+        floats = kernels.partial_floats(value.shape[-1])
+        if len(self._partials) < self._partials_per_head * heads * floats:
+            self._partials = np.empty(self._partials_per_head * heads * floats, np.float32)
+        table, call, k = self._table, self._call, kernels
+        table[:, k.KEY_CACHE : k.VALUE_CACHE + 1] = [
+            stretch.cache.addresses(layer) for stretch in self._stretches
+        ]
+        table[:, k.FIRST_PARTIAL] = self._first_partial * heads * floats
+        tasks = self._tasks_of(groups, window or 0)
+        settings = np.array([scaling, softcap or 0], np.float32)
+        query, key, value = (_rows_in_order(states) for states in (query, key, value))
+        call[k.NEXT_TASK] = 0
+        call[k.TASKS], call[k.TASK_TABLE] = len(tasks), tasks.ctypes.data
+        call[k.SEGMENT_TABLE] = table.ctypes.data
+        call[k.QUERY : k.QUERY_ROW + 1] = query.data_ptr(), query.stride(1), query.stride(2)
+        call[k.KEY : k.KEY_ROW + 1] = key.data_ptr(), key.stride(1), key.stride(2)
+        call[k.VALUE : k.VALUE_ROW + 1] = value.data_ptr(), value.stride(1), value.stride(2)
+        call[k.HEADS : k.VALUE_SIZE + 1] = heads, groups, key.shape[-1], value.shape[-1]
+        call[k.POSITIONS] = self._positions.ctypes.data
+        call[k.PATHS], call[k.PATH_STRIDE] = self._paths.ctypes.data, self._paths.shape[1]
+        call[k.PARTIALS], call[k.SETTINGS] = self._partials.ctypes.data, settings.ctypes.data
+        call[k.WINDOW] = window or 0
+        run_parallel(k.attend(query.dtype.itemsize * 8), call.ctypes.data)
+        sink_scores = np.empty(0, np.float32) if sinks is None else sinks.float().numpy()
+        k.combine(call, table, sink_scores, out.view(_DTYPES[out.dtype]).numpy().reshape(-1))
+
+    def _tasks_of(self, groups: int, window: int) -> NDArray[np.int64]:
+        """One task a text, key/value head and chunk in sight; the last chunks first, as they take longest."""
+        key = (groups, window)
+        if key not in self._tasks:
+            tasks = []
+            for number, stretch in enumerate(self._stretches):
+                prefix = stretch.cache.length
+                seen = max(0, prefix + 1 - window) if window else 0
+                for chunk in range(prefix // CHUNK, seen // CHUNK - 1, -1):
+                    tasks += [(number, group, chunk) for group in range(groups)]
+            tasks.sort(key=lambda task: self._table[task[0], kernels.PREFIX] // CHUNK - task[2])
+            self._tasks[key] = np.array(tasks, np.int64)
+        return self._tasks[key]
+
+
+def _rows_in_order(states: torch.Tensor) -> torch.Tensor:
+    """[1, heads, rows, d] whose last dimension lies in a piece."""
+    return states if states.stride(3) == 1 else states.contiguous()
