@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,8 @@ class Stretch:
     """Consecutive rows of a pass: committed tokens of a text and the draft nodes behind them.
 
     Attributes:
-        cache: Of the text; its length is the prefix that all rows see.
+        cache: Of the text.
+        prefix: Tokens of the text before it, which all rows see.
         first: Row of the first token in the pass.
         rows: Tokens, m committed and n draft nodes.
         causal: Whether each row sees all rows of the stretch before it, as without a draft.
@@ -45,7 +47,12 @@ class Stretch:
     """
 
     def __init__(
-        self, cache: KeyValueCache, committed: int, parents: NDArray[np.int32], first: int = 0
+        self,
+        cache: KeyValueCache,
+        committed: int,
+        parents: NDArray[np.int32],
+        first: int = 0,
+        prefix: int | None = None,
     ) -> None:
         """Lay out a stretch.
 
@@ -54,8 +61,10 @@ class Stretch:
             committed: m >= 1 committed tokens.
             parents: int32 [n], of the draft nodes; -1 for a child of the last committed token.
             first: Row of the first token in the pass.
+            prefix: Tokens before it; what the cache holds by default.
         """
         self.cache = cache
+        self.prefix = cache.length if prefix is None else prefix
         self.first = first
         self.rows = committed + len(parents)
         self.causal = not len(parents)
@@ -65,6 +74,26 @@ class Stretch:
             self.paths = np.zeros((self.rows, self.rows), np.int32)
             trace_paths(parents, committed, self.paths, self.offsets)
         self._masks: dict[tuple[Any, ...], tuple[torch.Tensor, int]] = {}
+
+    @property
+    def fits_kernel(self) -> bool:
+        """Whether it can be cut into pieces that the kernel takes."""
+        return self.causal or self.rows <= LONGEST_STEP
+
+    def pieces(self) -> list[Stretch]:
+        """It as short stretches, each of which sees those before it."""
+        if self.rows <= LONGEST_STEP:
+            return [self]
+        return [
+            Stretch(
+                self.cache,
+                min(LONGEST_STEP, self.rows - start),
+                np.empty(0, np.int32),
+                self.first + start,
+                self.prefix + start,
+            )
+            for start in range(0, self.rows, LONGEST_STEP)
+        ]
 
     def mask(
         self, heads: int, window: int | None, dtype: torch.dtype, device: torch.device
@@ -82,7 +111,7 @@ class Stretch:
         """
         key = (heads, window, dtype, device)
         if key not in self._masks:
-            prefix, rows = self.cache.length, self.rows
+            prefix, rows = self.prefix, self.rows
             first = 0 if window is None else max(0, prefix - window + 1)
             visible = torch.ones(rows, prefix - first + rows, dtype=torch.bool)
             block = visible[:, prefix - first :]
@@ -120,13 +149,12 @@ class PassAttention(Cache):  # type: ignore[misc]
         """
         super().__init__(layers=[_Layer(self, layer) for layer in range(layers)])
         self._stretches = stretches
-        self._short = [stretch for stretch in stretches if stretch.rows <= LONGEST_STEP]
-        self._steps: StepAttention | None = None
+        self._kernels: list[StepAttention] | None = None
         self._written: dict[int, tuple[int, torch.Tensor]] = {}
         self.windows: dict[int, int | None] = {}
         positions = np.zeros(rows, np.int64)
         for stretch in stretches:
-            positions[stretch.first : stretch.first + stretch.rows] = stretch.cache.length + stretch.offsets
+            positions[stretch.first : stretch.first + stretch.rows] = stretch.prefix + stretch.offsets
         self.positions = torch.from_numpy(positions).to(device)[None]
 
     @contextmanager
@@ -141,7 +169,7 @@ class PassAttention(Cache):  # type: ignore[misc]
     @property
     def prefix(self) -> int:
         """Most committed tokens before a stretch."""
-        return max(stretch.cache.length for stretch in self._stretches)
+        return max(stretch.prefix for stretch in self._stretches)
 
     def note(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
         """Take in that these, [1, heads, rows, size], are a layer's new keys and values."""
@@ -166,21 +194,29 @@ class PassAttention(Cache):  # type: ignore[misc]
         layer = self._written[id(key)][0]
         shape = (1, query.shape[2], query.shape[1], value.shape[3])
         out = torch.zeros(shape, dtype=query.dtype, device=query.device)
-        long = self._stretches
-        if self._short and StepAttention.takes(query) and key.dtype == value.dtype == query.dtype:
-            if self._steps is None:
-                self._steps = StepAttention(self._short)
-            self._steps(
-                layer, query, key, value, out, window=window, scaling=scaling, softcap=softcap, sinks=sinks
-            )
-            long = [stretch for stretch in long if stretch.rows > LONGEST_STEP]
-        for stretch in long:
+        others = self._stretches
+        if StepAttention.takes(query) and key.dtype == value.dtype == query.dtype:
+            others = [stretch for stretch in others if not stretch.fits_kernel]
+            for kernel in self._kernels_in_turn():
+                kernel(
+                    layer, query, key, value, out,
+                    window=window, scaling=scaling, softcap=softcap, sinks=sinks,
+                )  # fmt: skip
+        for stretch in others:
             rows = slice(stretch.first, stretch.first + stretch.rows)
             out[:, rows] = _attend_stretch(
                 stretch, layer, query[:, :, rows], key[:, :, rows], value[:, :, rows], window, scaling,
                 softcap, sinks,
             ).transpose(1, 2)  # fmt: skip
         return out
+
+    def _kernels_in_turn(self) -> list[StepAttention]:
+        """What the kernel does of the pass: the first pieces of all stretches, then the second ones, ..."""
+        if self._kernels is None:
+            pieces = [stretch.pieces() for stretch in self._stretches if stretch.fits_kernel]
+            turns = zip_longest(*pieces)
+            self._kernels = [StepAttention([piece for piece in turn if piece is not None]) for turn in turns]
+        return self._kernels
 
 
 class _Layer(CacheLayerMixin):  # type: ignore[misc]
@@ -222,7 +258,7 @@ def _attend_stretch(
     sinks: torch.Tensor | None,
 ) -> torch.Tensor:
     """Store the new states and attend, by PyTorch's own operations: [1, H, rows, dk] -> [1, H, rows, dv]."""
-    cache, prefix, size = stretch.cache, stretch.cache.length, stretch.rows
+    cache, prefix, size = stretch.cache, stretch.prefix, stretch.rows
     cache.write(layer, key[0], value[0])
     heads, groups = query.shape[1], key.shape[1]
     each = heads // groups

@@ -20,14 +20,24 @@ import numpy as np
 from groundspeed.datastores.views import view
 from groundspeed.jit import c_kernel, kernel
 from groundspeed.verify.cache import CHUNK
-from groundspeed.verify.vectors import TILE_LANES, TILE_ROWS, exp, fetch_add, fma, narrow, tile, widen
+from groundspeed.verify.vectors import (
+    TILE_LANES,
+    TILE_ROWS,
+    exp,
+    fetch_add,
+    fma,
+    highest,
+    narrow,
+    tile,
+    total,
+    widen,
+)  # fmt: skip
 
 __all__ = ["LONGEST_STEP", "attend", "combine", "partial_floats"]
 
 LONGEST_STEP = 64
 """Most rows of one text in a pass."""
 
-_LANES = 16  # sums that are taken side by side
 _SLOTS = 2 * CHUNK  # that the last task of a text looks at: the nodes may run on into another chunk
 
 # What a call is handed, int64 [CALL_COLUMNS]; strides count entries.
@@ -51,7 +61,8 @@ FIRST_ROW, ROWS, PREFIX, ROOM = 0, 1, 2, 3  # ROOM in chunks
 KEY_CACHE = 4  # address of [groups, ROOM, KEY_SIZE, CHUNK]
 VALUE_CACHE = 5  # address of [groups, ROOM, CHUNK, VALUE_SIZE]
 FIRST_PARTIAL, CHUNKS = 6, 7  # where its partial results start, and chunks of a row
-SEGMENT_COLUMNS = 8
+CAUSAL = 8  # 1 where each row sees all rows before it
+SEGMENT_COLUMNS = 9
 
 # A task: one chunk of one text for the query heads of one key/value head.
 SEGMENT, GROUP, CHUNK_NUMBER = 0, 1, 2
@@ -109,9 +120,8 @@ def run_tasks(call, like):
     queries = np.zeros((shared * LONGEST_STEP + TILE_ROWS, key_size), np.float32)
     keys = np.zeros(_SLOTS * key_size, np.float32)
     values = np.zeros(_SLOTS * wide, np.float32)
-    scores = np.empty((TILE_ROWS, _SLOTS), np.float32)
-    ordered = np.empty(CHUNK, np.float32)
-    lanes = np.empty(_LANES, np.float32)
+    scores = np.empty(TILE_ROWS * _SLOTS, np.float32)
+    gathered = np.empty(CHUNK, np.float32)
     weights = np.empty((TILE_ROWS, CHUNK), np.float32)
     sums = np.empty((TILE_ROWS, wide), np.float32)
     while True:
@@ -125,6 +135,7 @@ def run_tasks(call, like):
             np.empty(0, np.int64),
         )
         first, rows, prefix = segment[FIRST_ROW], segment[ROWS], segment[PREFIX]
+        causal = segment[CAUSAL] or chunk != prefix // CHUNK
         start = chunk * CHUNK
         last = prefix < start + CHUNK  # the pass itself writes here
         stored = min(prefix - start, CHUNK)
@@ -164,43 +175,45 @@ def run_tasks(call, like):
                     key_size, scores.ctypes.data + 4 * lane, _SLOTS,
                 )  # fmt: skip
             if cap > 0:
-                soft_cap(scores, slots, cap)
+                soft_cap(scores, cap)
             # By position a path may run on from the last chunk's slots into the next chunk.
             for part in range(2 if last else 1):
+                begin = start + part * CHUNK
                 weights[:] = np.float32(0)
                 sums[:] = np.float32(0)
                 for r in range(min(TILE_ROWS, count - i)):
                     row = first + (i + r) % rows
-                    begin = start + part * CHUNK
                     end = min(begin + CHUNK, positions[row] + 1)
                     if end <= begin:
                         continue
-                    if part == 0:
-                        ordered[:] = scores[r, :CHUNK]
-                    for j in range(max(begin, prefix), end):
-                        ordered[j - begin] = scores[r, slot_of(paths, row * stride, j, prefix) - start]
-                    window_begin = max(0, positions[row] + 1 - window) if window > 0 else 0
+                    if causal:
+                        ordered = scores[r * _SLOTS + part * CHUNK : r * _SLOTS + (part + 1) * CHUNK]
+                    else:
+                        ordered = gathered
+                        ordered[:] = scores[r * _SLOTS : r * _SLOTS + CHUNK]
+                        for j in range(max(begin, prefix), end):
+                            slot = slot_of(paths, row * stride, j, prefix) - start
+                            ordered[j - begin] = scores[r * _SLOTS + slot]
+                    hidden = max(0, positions[row] + 1 - window) if window > 0 else 0
                     out = place_of(segment, group * shared + (i + r) // rows, row, chunk + part, floats)
-                    weigh(
-                        ordered, window_begin - begin, end - begin, weights[r], lanes,
-                        partials[out : out + 2],
+                    weigh(ordered, hidden - begin, end - begin, weights[r], partials[out : out + 2])
+                # What is not seen has no weight, and adds nothing.
+                known = min(slots - part * CHUNK, CHUNK) if causal else max(stored - part * CHUNK, 0)
+                for lane in range(0, wide, TILE_LANES):
+                    tile(
+                        weights.ctypes.data, CHUNK, values.ctypes.data + 4 * (part * CHUNK * wide + lane),
+                        wide, known, sums.ctypes.data + 4 * lane, wide,
                     )  # fmt: skip
-                if part == 0:
-                    for lane in range(0, wide, TILE_LANES):
-                        tile(
-                            weights.ctypes.data, CHUNK, values.ctypes.data + 4 * lane, wide,
-                            stored, sums.ctypes.data + 4 * lane, wide,
-                        )  # fmt: skip
                 for r in range(min(TILE_ROWS, count - i)):
                     row = first + (i + r) % rows
-                    begin = start + part * CHUNK
                     end = min(begin + CHUNK, positions[row] + 1)
-                    for j in range(max(begin, prefix), end):
+                    if end <= begin:
+                        continue
+                    for j in range(begin + max(known, 0), end):
                         slot = slot_of(paths, row * stride, j, prefix) - start
                         add_row(sums[r], weights[r, j - begin], values[slot * wide : (slot + 1) * wide])
                     out = place_of(segment, group * shared + (i + r) // rows, row, chunk + part, floats)
-                    if end > begin:
-                        partials[out + 2 : out + floats] = sums[r]
+                    partials[out + 2 : out + floats] = sums[r]
 
 
 @kernel
@@ -225,25 +238,24 @@ def load(source, at, target, size):
 
 
 @kernel
-def add_row(total, weight, row):
+def add_row(sums, weight, row):
     """Add a weighted row, fused."""
-    for d in range(len(total)):
-        total[d] = fma(weight, row[d], total[d])
+    for d in range(len(sums)):
+        sums[d] = fma(weight, row[d], sums[d])
 
 
 @kernel
-def soft_cap(scores, slots, cap):
+def soft_cap(scores, cap):
     """``cap * tanh(scores / cap)``, in place."""
-    for r in range(len(scores)):
-        for j in range(slots):
-            x = scores[r, j] / cap
-            e = exp(np.float32(-2) * abs(x))
-            y = cap * (np.float32(1) - e) / (np.float32(1) + e)
-            scores[r, j] = y if x > 0 else -y
+    for i in range(len(scores)):
+        x = scores[i] / cap
+        e = exp(np.float32(-2) * abs(x))
+        y = cap * (np.float32(1) - e) / (np.float32(1) + e)
+        scores[i] = y if x > 0 else -y
 
 
 @kernel
-def weigh(scores, begin, end, weights, lanes, out):
+def weigh(scores, begin, end, weights, out):
     """The unnormalised softmax of ``scores[begin:end]``.
 
     Args:
@@ -251,34 +263,19 @@ def weigh(scores, begin, end, weights, lanes, out):
         begin: First position seen, negative for 0; where it is not below ``end`` none is seen.
         end: Just past the last one.
         weights: float32 [CHUNK], filled, 0 for what is not seen.
-        lanes: float32 [_LANES], to work in.
         out: float32 [2], filled with the maximum and the sum of the weights.
     """
     begin = min(max(begin, 0), CHUNK)
     end = max(begin, end)
     scores[:begin] = np.float32(-np.inf)
     scores[end:] = np.float32(-np.inf)
-    lanes[:] = np.float32(-np.inf)
-    for j in range(0, CHUNK, _LANES):
-        for lane in range(_LANES):
-            score = scores[j + lane]
-            lanes[lane] = score if score > lanes[lane] else lanes[lane]
-    highest = np.float32(-np.inf)
-    for lane in range(_LANES):
-        highest = max(highest, lanes[lane])
+    best = highest(scores[:CHUNK])
     for j in range(CHUNK):
-        weights[j] = exp(scores[j] - highest)
+        weights[j] = exp(scores[j] - best)
     weights[:begin] = np.float32(0)
     weights[end:] = np.float32(0)
-    lanes[:] = np.float32(0)
-    for j in range(0, CHUNK, _LANES):
-        for lane in range(_LANES):
-            lanes[lane] += weights[j + lane]
-    total = np.float32(0)
-    for lane in range(_LANES):
-        total += lanes[lane]
-    out[0] = highest
-    out[1] = total
+    out[0] = best
+    out[1] = total(weights[:CHUNK])
 
 
 @kernel
@@ -304,16 +301,16 @@ def combine(call, segments, sinks, like):
             begin = max(0, positions[row] + 1 - window) // CHUNK if window > 0 else 0
             for head in range(heads):
                 base = segments[s, FIRST_PARTIAL] + (head * rows + row - first) * chunks * floats
-                highest = sinks[head] if len(sinks) else np.float32(-np.inf)
+                best = sinks[head] if len(sinks) else np.float32(-np.inf)
                 for chunk in range(begin, past):
-                    highest = max(highest, partials[base + chunk * floats])
-                total = exp(sinks[head] - highest) if len(sinks) else np.float32(0)
+                    best = max(best, partials[base + chunk * floats])
+                mass = exp(sinks[head] - best) if len(sinks) else np.float32(0)
                 sums[:] = np.float32(0)
                 for chunk in range(begin, past):
                     at = base + chunk * floats
-                    weight = exp(partials[at] - highest)
-                    total = fma(weight, partials[at + 1], total)
+                    weight = exp(partials[at] - best)
+                    mass = fma(weight, partials[at + 1], mass)
                     add_row(sums, weight, partials[at + 2 : at + 2 + value_size])
                 target = like[(row * heads + head) * value_size : (row * heads + head + 1) * value_size]
                 for d in range(value_size):
-                    target[d] = narrow(sums[d] / total, like)
+                    target[d] = narrow(sums[d] / mass, like)

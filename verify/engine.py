@@ -117,6 +117,8 @@ class Engine:
         dtype: str = "auto",
         drafter: DrafterFactory | None = None,
         datastore: str | Path | None = None,
+        most_active: int = 16,
+        cache_bytes: int | None = None,
         on_progress: ProgressCallback | None = None,
     ) -> Engine:
         """Load a model and make an engine for it.
@@ -128,6 +130,8 @@ class Engine:
             drafter: Makes the drafter of a request; by default ``Blend()``.
             datastore: Folder of a token datastore that the default drafter draws on; a calibration saved in
                 it as ``calibration.npz`` is gone on from.
+            most_active: Requests that take part in a pass, at most.
+            cache_bytes: Memory for KV caches; half of what is free by default.
             on_progress: Told about the work done, in stages.
 
         Raises:
@@ -160,7 +164,14 @@ class Engine:
         report(1)
         if datastore is not None:
             drafter = _stored_blend(Path(datastore), loaded.tokenizer)
-        engine = cls(target, loaded.tokenizer, drafter=drafter, model_name=loaded.name)
+        engine = cls(
+            target,
+            loaded.tokenizer,
+            drafter=drafter,
+            model_name=loaded.name,
+            most_active=most_active,
+            cache_bytes=cache_bytes,
+        )
         report(2)
         return engine
 

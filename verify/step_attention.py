@@ -39,10 +39,11 @@ class StepAttention:
         table = np.zeros((len(stretches), kernels.SEGMENT_COLUMNS), np.int64)
         for row, stretch in zip(table, stretches, strict=True):
             own = slice(stretch.first, stretch.first + stretch.rows)
-            self._positions[own] = stretch.cache.length + stretch.offsets
+            self._positions[own] = stretch.prefix + stretch.offsets
             self._paths[own, : stretch.paths.shape[1]] = stretch.paths[:, :depth]
             row[kernels.FIRST_ROW], row[kernels.ROWS] = stretch.first, stretch.rows
-            row[kernels.PREFIX], row[kernels.ROOM] = stretch.cache.length, stretch.cache.chunks
+            row[kernels.PREFIX], row[kernels.ROOM] = stretch.prefix, stretch.cache.chunks
+            row[kernels.CAUSAL] = stretch.causal
             row[kernels.CHUNKS] = self._positions[own].max() // CHUNK + 1
         per_head = table[:, kernels.ROWS] * table[:, kernels.CHUNKS]
         self._partials_per_head = int(per_head.sum())
@@ -116,7 +117,7 @@ class StepAttention:
         if key not in self._tasks:
             tasks = []
             for number, stretch in enumerate(self._stretches):
-                prefix = stretch.cache.length
+                prefix = stretch.prefix
                 seen = max(0, prefix + 1 - window) if window else 0
                 for chunk in range(prefix // CHUNK, seen // CHUNK - 1, -1):
                     tasks += [(number, group, chunk) for group in range(groups)]

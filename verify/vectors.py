@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import llvmlite.binding as llvm
+import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
@@ -18,7 +19,18 @@ from numba.extending import intrinsic
 
 from groundspeed.jit import kernel
 
-__all__ = ["TILE_LANES", "TILE_ROWS", "exp", "fetch_add", "fma", "narrow", "tile", "widen"]
+__all__ = [
+    "TILE_LANES",
+    "TILE_ROWS",
+    "exp",
+    "fetch_add",
+    "fma",
+    "highest",
+    "narrow",
+    "tile",
+    "total",
+    "widen",
+]
 
 TILE_ROWS = 4
 _LANES = 16 if llvm.get_host_cpu_features().get("avx512f") else 8  # floats of a register
@@ -92,6 +104,37 @@ def _as_bits(typing_context, value):  # pragma: no cover - runs in the compiler
         return builder.bitcast(arguments[0], _I32)
 
     return types.uint32(types.float32), generate
+
+
+@intrinsic
+def _rank(typing_context, value):  # pragma: no cover - runs in the compiler
+    """A float32 as an int32 of the same order, or back."""
+
+    def generate(context, builder, signature, arguments):
+        bits = builder.bitcast(arguments[0], _I32)
+        magnitude = builder.and_(builder.ashr(bits, _I32(31)), _I32(0x7FFFFFFF))
+        ranked = builder.xor(bits, magnitude)
+        return ranked if value == types.float32 else builder.bitcast(ranked, _FLOAT)
+
+    return (types.int32 if value == types.float32 else types.float32)(value), generate
+
+
+@kernel
+def highest(values):
+    """The largest of float32 values, at least one; as whole numbers, whose maximum becomes vectors."""
+    best = _rank(values[0])
+    for i in range(len(values)):  # numba's own iteration does not become vectors
+        best = max(best, _rank(values[i]))
+    return _rank(best)
+
+
+@numba.njit(cache=True, nogil=True, fastmath={"reassoc", "nsz"})
+def total(values):
+    """The sum of float32 values; in an order that depends on nothing but how many there are."""
+    result = np.float32(0)
+    for i in range(len(values)):
+        result += values[i]
+    return result
 
 
 @kernel

@@ -1,0 +1,82 @@
+"""Many requests at once: time by how they are decoded, and whether the answers are the same.
+
+    python benchmarks/throughput.py ../shared/prompts/rag_mini.jsonl.gz benchmarks/nothing_to_copy.jsonl
+
+For each file the same prompts are answered plainly one after another, plainly side by side, with drafts one
+after another and with drafts side by side, in turns. Whole answers are timed, prompts included; what was read
+is forgotten before each turn. One pass of each kind before the first turn is not timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from groundspeed.integrations.bench.prompts import read_prompts
+from groundspeed.types import GenerationRequest, GenerationResult
+from groundspeed.verify.engine import Engine
+
+LENGTHS = range(1, 2_000)
+WAYS = ("plain, one by one", "plain, together", "drafts, one by one", "drafts, together")
+
+
+def answer(engine: Engine, requests: Sequence[GenerationRequest], way: str) -> list[GenerationResult]:
+    engine.scheduler.prefixes.clear()
+    requests = [replace(request, speculate=way.startswith("drafts")) for request in requests]
+    if way.endswith("together"):
+        return engine.generate_all(requests)
+    return [engine.generate(request) for request in requests]
+
+
+def measure(engine: Engine, file: Path, arguments: argparse.Namespace) -> None:
+    prompts = read_prompts([file], engine.tokenizer, arguments.requests, LENGTHS)
+    requests = [
+        GenerationRequest(
+            prompt.token_ids, prompt.passages, max_tokens=arguments.tokens, ignore_eos=True, seed=1,
+            temperature=arguments.temperature,
+        )
+        for prompt in prompts
+    ]  # fmt: skip
+    for way in WAYS:
+        answer(engine, [replace(request, max_tokens=8) for request in requests], way)
+    seconds: dict[str, list[float]] = {way: [] for way in WAYS}
+    texts: dict[str, list[tuple[int, ...]]] = {}
+    for _ in range(arguments.rounds):
+        for way in WAYS:
+            start = time.perf_counter()
+            results = answer(engine, requests, way)
+            seconds[way].append(time.perf_counter() - start)
+            texts[way] = [result.token_ids for result in results]
+    print(f"{file.name}: {len(requests)} requests, {arguments.tokens} tokens each, {engine.dtype}")
+    base = statistics.median(seconds[WAYS[1]])
+    for way in WAYS:
+        median = statistics.median(seconds[way])
+        same = sum(a == b for a, b in zip(texts[way], texts[WAYS[0]], strict=True))
+        runs = " ".join(f"{one:.2f}" for one in seconds[way])
+        print(
+            f"  {way:20} {median:6.2f} s ({runs}), {base / median:.2f} of plain together, "
+            f"{len(requests) * arguments.tokens / median:6.1f} tokens/s, {same} answers as one by one"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("files", nargs="+", type=Path)
+    parser.add_argument("--requests", type=int, default=8)
+    parser.add_argument("--tokens", type=int, default=96)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--model")
+    arguments = parser.parse_args()
+    engine = Engine.from_pretrained(arguments.model, dtype=arguments.dtype, most_active=arguments.requests)
+    for file in arguments.files:
+        measure(engine, file, arguments)
+
+
+if __name__ == "__main__":
+    main()
