@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from groundspeed.datastores.parts import DocumentList, Part, Piece
+from groundspeed.datastores.parts import Addition, DocumentList, Part, Piece
 from groundspeed.datastores.pointers import ROWS, SIZE, TEXT, piece_table
 from groundspeed.datastores.search import LONGEST, key_layout, top_keys
 from groundspeed.datastores.views import view
 from groundspeed.jit import kernel
 
-__all__ = ["Merge", "merge_in_memory"]
+__all__ = ["Merge", "merge_in_memory", "warm_up"]
 
 _BATCH = 1 << 20  # rows between two looks at the progress
 
@@ -32,6 +32,7 @@ class Merge:
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
         self.pieces = pieces
+        self._records = [piece.part.documents.records() for piece in pieces]
         # The first separator of every piece but the first is dropped as if it were a deleted document.
         self._gaps = [
             np.concatenate([np.array([[0, 1]], np.int64), piece.gaps]) if i else piece.gaps
@@ -52,6 +53,41 @@ class Merge:
             mask[piece.dead] = False
             for number in np.flatnonzero(mask).tolist():
                 yield piece, number
+
+    def offsets(self) -> NDArray[np.int64]:
+        """Where each record starts, see ``Records``."""
+        lengths = [
+            np.delete(np.diff(records.offsets), piece.dead)
+            for piece, records in zip(self.pieces, self._records, strict=True)
+        ]
+        return np.concatenate([[0], np.cumsum(np.concatenate(lengths))]).astype(np.int64)
+
+    def records(self) -> Iterator[NDArray[np.uint8]]:
+        """The records of the documents that stay, in stretches."""
+        for piece, records in zip(self.pieces, self._records, strict=True):
+            begin = 0
+            for dead in [*piece.dead.tolist(), len(records.order)]:
+                yield records.data[records.offsets[begin] : records.offsets[dead]]
+                begin = dead + 1
+
+    def order(self) -> NDArray[np.uint32]:
+        """The documents that stay by their ids, see ``Records``."""
+        table = np.empty((len(self.pieces), 4), np.int64)
+        numbers, live = [], 0
+        for row, piece, records in zip(table, self.pieces, self._records, strict=True):
+            stays = np.ones(len(records.order), np.bool_)
+            stays[piece.dead] = False
+            numbers.append(np.where(stays, live + np.cumsum(stays) - 1, -1))
+            live += int(np.count_nonzero(stays))
+            row[:] = (
+                records.order.ctypes.data,
+                records.offsets.ctypes.data,
+                records.data.ctypes.data,
+                len(records.order),
+            )
+        out = np.zeros(live, np.uint32)
+        merge_orders(table, np.concatenate(numbers), out)
+        return out
 
     def text(self) -> Iterator[NDArray[Any]]:
         """The merged text, in stretches."""
@@ -90,6 +126,12 @@ class Merge:
             before = np.concatenate([[0], np.cumsum(gaps[:, 1] - gaps[:, 0])])
             parts.append(starts + base - before[np.searchsorted(gaps[:, 0], starts, side="right")])
         return np.concatenate([*parts, [self.symbols]]).astype(np.uint32)
+
+
+def warm_up(dtype: np.dtype[Any]) -> None:
+    """Load what appending runs, or compile it: seconds that the first append of a process would wait."""
+    part = Part.of([Addition("", np.zeros(1, dtype))], dtype, "")
+    merge_in_memory([Piece(part), Piece(part)], "")
 
 
 def merge_in_memory(pieces: Sequence[Piece], name: str) -> Part:
@@ -204,3 +246,52 @@ def sorts_before(table, like, i, position, j, other):
         if a == left[0]:  # the separator
             return False
     return False
+
+
+@kernel
+def merge_orders(table, numbers, out):
+    """Merge the orders of the documents of some pieces.
+
+    Args:
+        table: int64 [p, 4], addresses of the order, the offsets and the data of each piece's ``Records``, and
+            how many documents it has.
+        numbers: int64 [all documents], what each is numbered in the merged text, -1 for one that is dropped.
+        out: uint32 [documents that stay], filled.
+    """
+    unsigned = np.empty(0, np.uint32)
+    cursors = np.zeros(len(table), np.int64)
+    firsts = np.cumsum(table[:, 3]) - table[:, 3]
+    heads = np.empty(len(table), np.int64)
+    for n in range(len(out)):
+        best = -1
+        for i in range(len(table)):
+            order = view(table[i, 0], table[i, 3], unsigned)
+            while cursors[i] < len(order) and numbers[firsts[i] + order[cursors[i]]] < 0:
+                cursors[i] += 1
+            if cursors[i] < len(order):
+                heads[i] = order[cursors[i]]
+                if best < 0 or id_before(table, i, heads[i], best, heads[best]):
+                    best = i
+        if best < 0:
+            break
+        out[n] = numbers[firsts[best] + heads[best]]
+        cursors[best] += 1
+
+
+@kernel
+def id_before(table, i, number, j, other):
+    """Whether the id of a document of piece ``i`` sorts strictly before that of one of piece ``j``."""
+    left, right = record_of(table, i, number), record_of(table, j, other)
+    for k in range(min(len(left), len(right))):  # an id ends with a quote, so no id begins another
+        if left[k] != right[k]:
+            return left[k] < right[k]
+    return False
+
+
+@kernel
+def record_of(table, i, number):
+    """The record of a document, from its id on."""
+    offsets = view(table[i, 1], table[i, 3] + 1, np.empty(0, np.int64))
+    data = view(table[i, 2], offsets[table[i, 3]], np.empty(0, np.uint8))
+    record = data[offsets[number] : offsets[number + 1]]
+    return record[1:] if record[0] == 91 else record  # "[" stands before an id with metadata

@@ -19,7 +19,9 @@ __all__ = [
     "DocumentTable",
     "Part",
     "Piece",
+    "Records",
     "check_addition",
+    "encoded",
     "join_texts",
     "token_dtype",
 ]
@@ -40,6 +42,21 @@ class Addition:
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Records:
+    """The d documents of a part as a segment holds them.
+
+    Attributes:
+        data: uint8 [b], one record after the other: the JSON of an id, or of an id and metadata.
+        offsets: int64 [d + 1], where each starts; b last.
+        order: uint32 [d], the documents in the order of their ids as ``encoded`` writes them.
+    """
+
+    data: NDArray[np.uint8]
+    offsets: NDArray[np.int64]
+    order: NDArray[np.uint32]
+
+
 class DocumentTable(Protocol):
     """The documents of a part, numbered in the order of its text."""
 
@@ -55,6 +72,10 @@ class DocumentTable(Protocol):
 
     def find(self, document_id: str) -> list[int]:
         """The documents with an id, in no order; more than one where all but one are deleted."""
+        ...
+
+    def records(self) -> Records:
+        """All of them, to be copied."""
         ...
 
 
@@ -82,6 +103,26 @@ class DocumentList:
     def find(self, document_id: str) -> list[int]:
         """The documents with an id."""
         return self._numbers.get(document_id, [])
+
+    def records(self) -> Records:
+        """All of them, encoded."""
+        ids = [encoded(document_id) for document_id in self._ids]
+        records = [
+            b"[%b, %b]" % (encoded_id, encoded(dict(metadata))) if metadata else encoded_id
+            for encoded_id, metadata in zip(ids, self._metadata, strict=True)
+        ]
+        offsets = np.zeros(len(records) + 1, np.int64)
+        np.cumsum([len(record) for record in records], out=offsets[1:])
+        order = np.array(sorted(range(len(ids)), key=ids.__getitem__), np.uint32)
+        return Records(np.frombuffer(b"".join(records), np.uint8), offsets, order)
+
+
+_encode = json.JSONEncoder(ensure_ascii=False).encode
+
+
+def encoded(value: object) -> bytes:
+    """An id or metadata as a record holds it."""
+    return _encode(value).encode()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

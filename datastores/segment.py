@@ -7,7 +7,7 @@ Layout of the file::
     rows       their order by context, 4 bytes each
     keys       the top table, 8 bytes for every 32nd row
     starts     where each document starts, 4 bytes each
-    order      the documents by id, 4 bytes each
+    order      the documents by id (its bytes in the record), 4 bytes each
     offsets    where each record starts, 8 bytes each
     records    id and metadata of each document (JSON)
     checksums  CRC-32 of every 64 KiB of the file before, from the end of the header on
@@ -22,6 +22,7 @@ import json
 import mmap
 import os
 import struct
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from groundspeed.datastores.parts import Part
+from groundspeed.datastores.parts import Part, Records, encoded
 from groundspeed.errors import StoreError
 from groundspeed.types import ProgressCallback
 
@@ -39,58 +40,60 @@ if TYPE_CHECKING:
 
 __all__ = ["check_segment", "open_segment", "write_segment"]
 
-VERSION = 1
+VERSION = 2
 _MAGIC = b"GSSEG\r\n\x1a"
 _FIXED = struct.Struct("<8sI")  # magic, CRC-32 of the rest of the header
 _HEADER_BYTES = 4096
 _BLOCK = 1 << 16
 _ALIGNMENT = 64
+_SYNC_BYTES = 1 << 22  # written at once; while more goes to the disk, a durable append waits for it
 
 
-class DocumentRecords:
+class MappedDocuments:
     """The document table of a mapped segment."""
 
-    def __init__(
-        self,
-        path: Path,
-        order: NDArray[np.uint32],
-        offsets: NDArray[np.int64],
-        records: NDArray[np.uint8],
-    ) -> None:
+    def __init__(self, path: Path, records: Records) -> None:
         self._path = path
-        self._order = order
-        self._offsets = offsets
         self._records = records
 
     def __len__(self) -> int:
-        return len(self._order)
+        return len(self._records.order)
 
     def id(self, number: int) -> str:
         """The id of a document."""
-        return self._record(number)[0]
+        return self._decoded(number)[0]
 
     def metadata(self, number: int) -> Mapping[str, Any]:
         """The metadata of a document."""
-        return self._record(number)[1]
+        return self._decoded(number)[1]
 
     def find(self, document_id: str) -> list[int]:
         """The documents with an id."""
-        low, high = 0, len(self)
-        while low < high:
-            middle = (low + high) // 2
-            if self.id(int(self._order[middle])) < document_id:
-                low = middle + 1
-            else:
-                high = middle
-        found = []
-        while low < len(self) and self.id(int(self._order[low])) == document_id:
-            found.append(int(self._order[low]))
-            low += 1
-        return found
+        wanted = encoded(document_id)  # ends with a quote, so no other id begins like it
 
-    def _record(self, number: int) -> tuple[str, Mapping[str, Any]]:
+        def start(at: int) -> bytes:
+            record = self._record(int(self._records.order[at]))
+            return record[record[:1] == b"[" :][: len(wanted)]
+
+        low = bisect_left(range(len(self)), wanted, key=start)
+        high = bisect_right(range(len(self)), wanted, lo=low, key=start)
+        return [int(number) for number in self._records.order[low:high]]
+
+    def records(self) -> Records:
+        """All of them, as they are in the file; nothing leads out of the arrays."""
+        offsets, order = self._records.offsets, self._records.order
+        rising = offsets[0] == 0 and offsets[-1] == len(self._records.data) and np.all(np.diff(offsets) > 0)
+        if not rising or np.any(order >= len(order)):
+            raise damaged(self._path, 0, "the table of documents does not fit the records")
+        return self._records
+
+    def _record(self, number: int) -> bytes:
+        offsets = self._records.offsets
+        return self._records.data[offsets[number] : offsets[number + 1]].tobytes()
+
+    def _decoded(self, number: int) -> tuple[str, Mapping[str, Any]]:
         try:
-            record = json.loads(self._records[self._offsets[number] : self._offsets[number + 1]].tobytes())
+            record = json.loads(self._record(number))
             document_id, metadata = (record, {}) if isinstance(record, str) else record
             return str(document_id), dict(metadata)
         except (ValueError, TypeError, IndexError) as error:
@@ -116,9 +119,12 @@ def write_segment(path: Path, merge: Merge, on_progress: ProgressCallback | None
 
         def section(name: str, chunks: Iterable[NDArray[Any]]) -> None:
             handle.seek(-handle.tell() % _ALIGNMENT, io.SEEK_CUR)
-            start = handle.tell()
+            start = synced = handle.tell()
             for chunk in chunks:
                 handle.write(np.ascontiguousarray(chunk).data)
+                if handle.tell() - synced >= _SYNC_BYTES:
+                    os.fsync(handle.fileno())
+                    synced = handle.tell()
             sections[name] = (start, handle.tell() - start)
 
         def rows() -> Iterator[NDArray[np.uint32]]:
@@ -134,7 +140,10 @@ def write_segment(path: Path, merge: Merge, on_progress: ProgressCallback | None
         handle.flush()
         text = _mapped(handle.fileno(), dtype, sections["text"])
         section("keys", [top_keys(text, _mapped(handle.fileno(), np.dtype(np.uint32), sections["rows"]))])
-        _write_documents(merge, section)
+        section("starts", [merge.starts])
+        section("order", [merge.order()])
+        section("offsets", [merge.offsets()])
+        section("records", merge.records())
         handle.seek(-handle.tell() % _ALIGNMENT, io.SEEK_CUR)
         end = handle.tell()
         handle.truncate(end)
@@ -160,23 +169,6 @@ def write_segment(path: Path, merge: Merge, on_progress: ProgressCallback | None
         os.fsync(handle.fileno())
 
 
-def _write_documents(merge: Merge, section: Any) -> None:
-    ids, records = [], []
-    encode = json.JSONEncoder(ensure_ascii=False).encode
-    for piece, number in merge.live():
-        document_id = piece.part.documents.id(number)
-        metadata = piece.part.documents.metadata(number)
-        record = [document_id, dict(metadata)] if metadata else document_id
-        ids.append(document_id)
-        records.append(encode(record).encode())
-    offsets = np.zeros(len(records) + 1, np.int64)
-    np.cumsum([len(record) for record in records], out=offsets[1:])
-    section("starts", [merge.starts])
-    section("order", [np.array(sorted(range(len(ids)), key=ids.__getitem__), np.uint32)])
-    section("offsets", [offsets])
-    section("records", [np.frombuffer(b"".join(records), np.uint8)])
-
-
 def open_segment(path: Path) -> Part:
     """Map a segment; takes the same time and memory whatever its size.
 
@@ -195,15 +187,13 @@ def open_segment(path: Path) -> Part:
         def array(name: str, dtype: Any) -> NDArray[Any]:
             return _mapped(handle.fileno(), np.dtype(dtype), sections[name])
 
-        documents = DocumentRecords(
-            path, array("order", np.uint32), array("offsets", np.int64), array("records", np.uint8)
-        )
+        records = Records(array("records", np.uint8), array("offsets", np.int64), array("order", np.uint32))
         return Part(
             text=array("text", text_type),
             rows=array("rows", np.uint32),
             keys=array("keys", np.uint64),
             starts=array("starts", np.uint32),
-            documents=documents,
+            documents=MappedDocuments(path, records),
             name=path.name,
         )
 

@@ -48,12 +48,15 @@ def sort_contexts(text: NDArray[Any]) -> NDArray[np.uint32]:
         rows[:] = np.arange(n)
         sort_few(padded, keys, rows)
         return rows
-    workers = min(os.cpu_count() or 1, n // FEW)
+    tokens = table_size(text)
+    # Each has a table of all tokens; more of them than there are rows for would take more memory than rows.
+    workers = max(1, min(os.cpu_count() or 1, n // max(FEW, tokens)))
     cuts = [n * i // workers for i in range(workers + 1)]
+    counts = np.zeros((workers, tokens), np.uint32)
     with ThreadPoolExecutor(workers) as pool:
-        counts = np.stack(list(pool.map(partial(count_tokens, padded), cuts[:-1], cuts[1:])))
+        list(pool.map(partial(count_tokens, padded), cuts[:-1], cuts[1:], counts))
         # The rows of a token lie together, those of earlier stretches first.
-        ends = np.cumsum(counts.T).reshape(counts.T.shape)
+        ends = np.cumsum(counts.T, dtype=np.uint32).reshape(counts.T.shape)
         places = np.ascontiguousarray(ends.T - counts)
         list(pool.map(partial(deal_rows, padded, keys, rows), cuts[:-1], cuts[1:], places))
         bounds = np.concatenate([[0], ends[:, -1]])
@@ -72,19 +75,27 @@ def sort_few(text, keys, rows):
 
 
 @kernel
-def count_tokens(text, begin, end):
-    """How often each token occurs in a stretch, int64 [2 ** bits]."""
-    counts = np.zeros(1 << key_layout(text)[0], np.int64)
+def table_size(text):
+    """Entries of a table of all tokens up to the largest of the text; the last one is the separator's."""
+    size = 1
+    for position in range(len(text)):
+        if text[position] != text[0] and text[position] >= size:
+            size = int(text[position]) + 1
+    return size + 1
+
+
+@kernel
+def count_tokens(text, begin, end, counts):
+    """Count how often each token occurs in a stretch."""
     for position in range(begin, end):
-        counts[text[position + LONGEST] & np.uint32(len(counts) - 1)] += 1
-    return counts
+        counts[min(text[position + LONGEST], len(counts) - 1)] += 1
 
 
 @kernel
 def deal_rows(text, keys, rows, begin, end, places):
     """Write the positions of a stretch, and the tokens before them, to the places of their tokens."""
     for position in range(begin, end):
-        token = text[position + LONGEST] & np.uint32(len(places) - 1)
+        token = min(text[position + LONGEST], len(places) - 1)
         place = places[token]
         places[token] = place + 1
         keys[place] = packed(text, position, 1)

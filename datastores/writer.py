@@ -20,7 +20,7 @@ from groundspeed.datastores.fingerprint import TokenizerFingerprint
 from groundspeed.datastores.folder import LOG_PREFIX, SEGMENT_SUFFIX, acquire_lock, create_store, sweep
 from groundspeed.datastores.log import Change, LogWriter
 from groundspeed.datastores.manifest import MANIFEST, Manifest, SegmentEntry
-from groundspeed.datastores.merging import Merge
+from groundspeed.datastores.merging import Merge, warm_up
 from groundspeed.datastores.parts import Addition, Piece, check_addition
 from groundspeed.datastores.segment import write_segment
 from groundspeed.datastores.tokens import TokenDatastore
@@ -55,6 +55,7 @@ class TokenDatastoreWriter(TokenDatastore):
             sweep(path, self._contents.manifest)
             newest = self._readers[self._contents.manifest.logs[-1]]
             self._log = LogWriter(newest.path, self._contents.dtype, newest.position)
+            warm_up(self._contents.dtype)
         except BaseException:
             self._file_lock.release()
             raise
@@ -199,6 +200,7 @@ class TokenDatastoreWriter(TokenDatastore):
         Raises:
             StoreError: A segment is damaged, or the disk refused; nothing has changed.
         """
+        self.seal()  # most of it, while others go on
         with self._rewriting, self._lock:
             # What a manifest lists must be older than its logs, so these are emptied first.
             self._seal()

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, TypeAlias, TypedDict, Unpack
 
 from groundspeed.integrations.prompts import GroundedPrompt
 from groundspeed.types import Event, GenerationRequest, GenerationResult, Passage
 
 if TYPE_CHECKING:
     from transformers import LogitsProcessor
-    from typing_extensions import Unpack
 
     from groundspeed.retrieval.retriever import Mode, Retriever
     from groundspeed.verify.engine import Engine

@@ -26,7 +26,7 @@ CORPUS = "corpus"
 TOKENS = "tokens"
 """Where the token datastore of a corpus is: a folder in its document store."""
 
-_BATCH_CHARACTERS = 4_000_000
+_BATCH_CHARACTERS = 1_000_000
 
 
 def tokenize(

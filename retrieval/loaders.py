@@ -21,7 +21,16 @@ from groundspeed.retrieval.formats import (
 )
 from groundspeed.types import Document
 
-__all__ = ["MAX_DOCUMENT_BYTES", "LoadLog", "load_documents", "load_roots"]
+__all__ = [
+    "MAX_DOCUMENT_BYTES",
+    "LoadLog",
+    "SourceFile",
+    "list_files",
+    "load_documents",
+    "load_files",
+    "load_roots",
+    "no_documents",
+]
 
 MAX_DOCUMENT_BYTES = 32_000_000
 
@@ -37,6 +46,21 @@ class LoadLog:
 
     skipped: list[str] = field(default_factory=list)
     passed_over: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """A file to read.
+
+    Attributes:
+        root: The given path it is from, absolute.
+        path: Its own, absolute.
+        document_id: Of its document, unless it is JSONL, whose rows bring their own.
+    """
+
+    root: Path
+    path: Path
+    document_id: str
 
 
 def load_documents(
@@ -75,32 +99,63 @@ def load_roots(
 ) -> Iterator[tuple[Path, Document]]:
     """Do what ``load_documents`` does, and give the path (made absolute) each document is from."""
     log = log if log is not None else LoadLog()
-    roots = absolute_roots(paths)
-    origin: dict[str, Path] = {}
-    for root in roots:
+    paths = list(paths)
+    none = True
+    for file, document in load_files(
+        list_files(paths, log),
+        max_document_bytes=max_document_bytes,
+        skip_unreadable=skip_unreadable,
+        log=log,
+    ):
+        none = False
+        yield file.root, document
+    if none:
+        raise no_documents(paths, log)
+
+
+def list_files(paths: Iterable[str | Path], log: LoadLog) -> Iterator[SourceFile]:
+    """The files of known type that the paths hold.
+
+    Raises:
+        InputError: A path is missing or given twice, or a folder cannot be read.
+    """
+    for root in absolute_roots(paths):
         for path, document_id in _walk(root, log):
-            for document in _read(path, document_id, max_document_bytes):
-                if isinstance(document, Unreadable):
-                    message = f"{path}: {document}"
-                    if not skip_unreadable:
-                        raise InputError(f"{message}, or pass --skip-unreadable to leave it out.")
-                    log.skipped.append(message)
-                elif document.id in origin:
-                    raise InputError(
-                        f"Two documents have the id {document.id!r}: one in {origin[document.id]}, "
-                        f"one in {path}. Ids must be unique; rename one, or index the folder that holds both."
-                    )
-                else:
-                    origin[document.id] = path
-                    yield root, document
-    if not origin:
-        names = ", ".join(map(str, roots)) or "no path"
-        left_out = f", {len(log.skipped)} unreadable" if log.skipped else ""
-        raise InputError(
-            f"There is no document in {names} "
-            f"({sum(log.passed_over.values())} files of unknown type{left_out}); "
-            f"give files or folders with {known_suffixes()} files."
-        )
+            yield SourceFile(root, path, document_id)
+
+
+def load_files(
+    files: Iterable[SourceFile], *, max_document_bytes: int, skip_unreadable: bool, log: LoadLog
+) -> Iterator[tuple[SourceFile, Document]]:
+    """Read the documents of files that ``list_files`` found; the other arguments are ``load_documents``'."""
+    origin: dict[str, Path] = {}
+    for file in files:
+        for document in _read(file.path, file.document_id, max_document_bytes):
+            if isinstance(document, Unreadable):
+                message = f"{file.path}: {document}"
+                if not skip_unreadable:
+                    raise InputError(f"{message}, or pass --skip-unreadable to leave it out.")
+                log.skipped.append(message)
+            elif document.id in origin:
+                raise InputError(
+                    f"Two documents have the id {document.id!r}: one in {origin[document.id]}, "
+                    f"one in {file.path}. Ids must be unique; rename one, or index the folder that holds "
+                    "both."
+                )
+            else:
+                origin[document.id] = file.path
+                yield file, document
+
+
+def no_documents(paths: Iterable[str | Path], log: LoadLog) -> InputError:
+    """The error for paths that hold no document."""
+    names = ", ".join(str(Path(path).resolve()) for path in paths) or "no path"
+    left_out = f", {len(log.skipped)} unreadable" if log.skipped else ""
+    return InputError(
+        f"There is no document in {names} "
+        f"({sum(log.passed_over.values())} files of unknown type{left_out}); "
+        f"give files or folders with {known_suffixes()} files."
+    )
 
 
 def absolute_roots(paths: Iterable[str | Path]) -> list[Path]:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 import tarfile
 import tomllib
 import zipfile
 from collections import Counter
+from importlib.metadata import packages_distributions
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 ROOMS = ("datastores", "drafting", "integrations", "retrieval", "verify")
@@ -103,6 +108,32 @@ def test_the_packages_listed_are_the_packages_there() -> None:
 def test_cpu_and_gpu_exclude_each_other() -> None:
     conflicts = project()["tool"]["uv"]["conflicts"]
     assert [{"extra": "cpu"}, {"extra": "gpu"}] in conflicts
+
+
+def test_what_is_imported_is_declared() -> None:
+    by_hand = {"arctic_inference", "draftretriever", "infini_gram"}  # peers, see benchmarks/peers.md
+    with_another = {"llvmlite", "tokenizers"}  # at the version that numba and transformers ask for
+    imported = {
+        module.partition(".")[0]
+        for room in ("src", *ROOMS)
+        for path in (ROOT / room).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for module in named_by(node)
+    }
+    foreign = imported - sys.stdlib_module_names - {"groundspeed"} - by_hand - with_another
+    brought = packages_distributions()
+    needed = {brought.get(module, [module])[0] for module in foreign}
+    facts = project()["project"]
+    declared = [*facts["dependencies"], *chain.from_iterable(facts["optional-dependencies"].values())]
+    assert {canonicalize_name(name) for name in needed} <= {
+        canonicalize_name(Requirement(d).name) for d in declared
+    }
+
+
+def named_by(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return [node.module or ""] if isinstance(node, ast.ImportFrom) else []
 
 
 @pytest.mark.parametrize("origin", ["checkout", "sdist"])

@@ -140,13 +140,16 @@ class Engine:
             MissingDependencyError: The default model is not installed; the message holds the command.
             ModelError: The model cannot be loaded.
         """
-        from groundspeed.verify.loading import load_model
+        from groundspeed.verify.loading import load_model, load_tokenizer
         from groundspeed.verify.packing import pack_linears
 
         if datastore is not None and drafter is not None:
             raise InputError(
                 "a datastore and a drafter were given; give the datastore to the drafter that you make"
             )
+
+        if datastore is not None:  # first, as one of another tokenizer should not be told after minutes
+            drafter = _stored_blend(Path(datastore), load_tokenizer(name, on_progress))
 
         def report(done: int) -> None:
             if on_progress:
@@ -162,8 +165,6 @@ class Engine:
         if target.capability.supports_tree and pack_linears(loaded.model):
             target = TransformersTarget(loaded.model)  # tried again as it is now
         report(1)
-        if datastore is not None:
-            drafter = _stored_blend(Path(datastore), loaded.tokenizer)
         engine = cls(
             target,
             loaded.tokenizer,

@@ -69,6 +69,7 @@ def load_model(
     precision = _resolve_dtype(dtype, target)
     source = _resolve_source(name, on_progress)
     model, tokenizer = _from_pretrained(source, name or DEFAULT_MODEL, precision, on_progress)
+    tokenizer.name_or_path = _lasting_name(name)
     try:
         model.to(target)
     except RuntimeError as error:  # out of memory, or a device this build of torch cannot drive
@@ -90,7 +91,7 @@ def load_tokenizer(
 
     Args:
         name: A hub id, a folder (the weights need not be there) or a GGUF file; None is the embedded default,
-            SmolLM2-135M-Instruct.
+            SmolLM2-135M-Instruct. The tokenizer is named by it, and not by where a conversion is kept.
         on_progress: Told about a conversion, in stages.
 
     Raises:
@@ -113,6 +114,7 @@ def load_tokenizer(
         raise ModelError(
             f"cannot load the tokenizer of {name or DEFAULT_MODEL}: {_first_line(error)}; {remedy}"
         ) from error
+    tokenizer.name_or_path = _lasting_name(name)
     return tokenizer
 
 
@@ -177,7 +179,7 @@ def _resolve_dtype(dtype: str, device: torch.device) -> torch.dtype:
 
 def _resolve_source(name: str | None, on_progress: ProgressCallback | None) -> str | Path:
     """Where ``from_pretrained`` shall look: a folder on this machine, or a hub id."""
-    if name is None:
+    if name in (None, DEFAULT_MODEL):
         return convert_gguf(default_model_file(), on_progress)
     path = Path(name).expanduser()
     if path.suffix == ".gguf" and path.is_file():
@@ -195,6 +197,12 @@ def _resolve_source(name: str | None, on_progress: ProgressCallback | None) -> s
             f"no model at {path}: want an existing folder or GGUF file, or a hub id like owner/name"
         )
     return name
+
+
+def _lasting_name(name: str | None) -> str:
+    """What the model can be asked for by from any folder."""
+    path = Path(name or DEFAULT_MODEL).expanduser()
+    return str(path.resolve()) if path.exists() else name or DEFAULT_MODEL
 
 
 def _from_pretrained(

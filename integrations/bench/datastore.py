@@ -15,13 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from groundspeed.datastores.building import build
 from groundspeed.datastores.candidates import candidates
-from groundspeed.datastores.fingerprint import TokenizerFingerprint
-from groundspeed.datastores.parts import Addition
 from groundspeed.datastores.tokens import TokenDatastore
 from groundspeed.datastores.writer import TokenDatastoreWriter
-from groundspeed.types import ProgressCallback
 
 __all__ = ["PEERS", "measure_datastore", "stitch"]
 
@@ -65,8 +61,8 @@ def measure_datastore(
     folder: Path,
     *,
     queries: int = 2000,
+    memory_bytes: int = 8 << 30,
     peers: tuple[str, ...] = PEERS,
-    on_progress: ProgressCallback | None = None,
 ) -> Iterator[Row]:
     """Build, open, ask and change a store of a size; peers that are installed take part.
 
@@ -76,8 +72,8 @@ def measure_datastore(
         tokens: Size of the store.
         folder: Where to; emptied first.
         queries: Contexts to ask for; peers are asked for a tenth.
+        memory_bytes: Most memory that the build may sort in.
         peers: Of ``PEERS``.
-        on_progress: Is told about the build.
 
     Yields:
         Rows with ``system``, ``tokens``, ``what`` (the call measured) and its figures.
@@ -87,7 +83,7 @@ def measure_datastore(
     text = stitch(base, tokens, seed=1)
     asked = stitch(base, queries * 40, seed=2).astype(np.int64)
     contexts = [asked[at : at + _CONTEXT] for at in range(0, len(asked) - _CONTEXT, 40)]
-    for row in _measure_ours(text, contexts, vocab_size, folder / "groundspeed", on_progress):
+    for row in _measure_ours(text, contexts, vocab_size, folder / "groundspeed", memory_bytes):
         yield {"system": "groundspeed", "tokens": tokens, **row}
     systems = {"draftretriever": _measure_draftretriever, "infini-gram": _measure_infini_gram}
     for name in peers:
@@ -102,16 +98,9 @@ def _measure_ours(
     contexts: list[NDArray[np.int64]],
     vocab_size: int,
     path: Path,
-    on_progress: ProgressCallback | None,
+    memory_bytes: int,
 ) -> Iterator[Row]:
-    tokenizer = TokenizerFingerprint("bench", vocab_size, "bench")
-    documents = (Addition(f"d{at}", part) for at, part in _documents(text))
-    begin = time.perf_counter()
-    with TokenDatastoreWriter.open(path, tokenizer) as writer:
-        build(writer, "corpus", documents, memory_bytes=8 << 30, on_progress=on_progress)
-        seconds = time.perf_counter() - begin
-        size = writer.disk_bytes()
-    yield {"what": "build", "seconds": seconds, "bytes_per_token": size / len(text)}
+    yield {"what": "build, in a process of its own", **_build_elsewhere(text, vocab_size, path, memory_bytes)}
     yield {"what": "open, in a process of its own", **_open_elsewhere(path)}
     with TokenDatastore.open(path) as store:
         snapshot = store.snapshot(["corpus"])
@@ -218,6 +207,50 @@ def _timed(call: Callable[[Any], object], arguments: list[Any]) -> Row:
     return {"us_p50": float(p50), "us_p95": float(p95), "us_max": float(top)}
 
 
+_BUILD = f"""
+import sys, threading, time
+import numpy as np
+from groundspeed.datastores.building import build
+from groundspeed.datastores.fingerprint import TokenizerFingerprint
+from groundspeed.datastores.parts import Addition
+from groundspeed.datastores.writer import TokenDatastoreWriter
+text, path, vocab_size, memory_bytes = *sys.argv[1:3], *map(int, sys.argv[3:])
+def status(what):
+    words = open("/proc/self/status").read().split()
+    return int(words[words.index(what + ":") + 1]) * 1024
+def documents():
+    with open(text, "rb") as handle:
+        while (part := np.fromfile(handle, np.uint32, {_DOCUMENT})).size:
+            yield Addition(f"d{{handle.tell()}}", part)
+before, peak, done = status("RssAnon"), 0, threading.Event()
+def watch():
+    global peak
+    while not done.wait(0.005):
+        peak = max(peak, status("RssAnon"))
+watcher = threading.Thread(target=watch, daemon=True)
+watcher.start()
+begin = time.perf_counter()
+with TokenDatastoreWriter.open(path, TokenizerFingerprint("bench", vocab_size, "bench")) as writer:
+    report = build(writer, "corpus", documents(), memory_bytes=memory_bytes)
+    seconds, size = time.perf_counter() - begin, writer.disk_bytes()
+done.set()
+watcher.join()
+print(seconds, size / report.tokens, report.segments, (peak - before) / 1e6, status("VmHWM") / 1e6)
+"""
+
+
+def _build_elsewhere(text: NDArray[Any], vocab_size: int, path: Path, memory_bytes: int) -> Row:
+    """Resident memory counts the mapped files too, which the system takes back when it needs room."""
+    file = path.with_name("text")
+    file.parent.mkdir(parents=True)
+    text.tofile(file)
+    arguments = [str(file), str(path), str(vocab_size), str(memory_bytes)]
+    figures = _run(_BUILD, *arguments)
+    file.unlink()
+    names = ("seconds", "bytes_per_token", "segments", "added_private_mb", "peak_resident_mb")
+    return dict(zip(names, figures, strict=True))
+
+
 _OPEN = """
 import resource, sys, time
 from groundspeed.datastores.tokens import TokenDatastore
@@ -231,9 +264,16 @@ print(time.perf_counter() - begin, (resident() - before) / 1e6, resident() / 1e6
 
 
 def _open_elsewhere(path: Path) -> Row:
-    run = subprocess.run([sys.executable, "-c", _OPEN, str(path)], capture_output=True, text=True, check=True)
-    seconds, added, whole = map(float, run.stdout.split())
+    seconds, added, whole = _run(_OPEN, str(path))
     return {"seconds": seconds, "added_mb": added, "resident_mb": whole}
+
+
+def _run(program: str, *arguments: str) -> list[float]:
+    """The figures that a program prints."""
+    run = subprocess.run(
+        [sys.executable, "-c", program, *arguments], stdout=subprocess.PIPE, text=True, check=True
+    )
+    return [float(word) for word in run.stdout.split()]
 
 
 def _drop_pages(path: Path) -> None:

@@ -125,7 +125,7 @@ DRAFTERS = {
     "single-match": Named(_single_match),
     "prompt-lookup": Named(_prompt_lookup),
     "none": Named(_none),
-    "rest": Named(_rest),
+    "rest": Named(_rest, "pydivsufsort", "pydivsufsort"),
     "vllm-ngram": Named(_vllm_ngram),
     "suffix-decoding": Named(_suffix_decoding, "arctic-inference", "arctic_inference"),
     "suffix-decoding-vllm": Named(_suffix_decoding_vllm, "arctic-inference", "arctic_inference"),

@@ -36,6 +36,7 @@ def ask(
         str | None, typer.Option(help="Hub id or folder; by default the one that built the store.")
     ] = None,
     datastore: options.Datastore = None,
+    learn: options.Learn = None,
     model: options.Model = None,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
@@ -53,6 +54,7 @@ def ask(
     """Answer a question from a store, drafting the answer from the passages found."""
     from groundspeed.retrieval.retriever import Retriever
 
+    _check_learning(learn, datastore)
     retriever = Retriever.open(store, embedding_model)
     engine = load_engine(model, device, dtype, datastore)
     events = RagPipeline(engine, retriever).stream(
@@ -69,7 +71,8 @@ def ask(
         seed=seed,
         speculate=not no_speculation,
     )
-    _show(engine, events, color=color, as_json=as_json)
+    result = _show(engine, events, color=color, as_json=as_json)
+    _learn(engine, datastore, learn, result)
 
 
 def generate(
@@ -78,6 +81,7 @@ def generate(
         list[Path] | None, typer.Option(help="Text file to draft from and to ground in; may be repeated.")
     ] = None,
     datastore: options.Datastore = None,
+    learn: options.Learn = None,
     model: options.Model = None,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
@@ -95,6 +99,7 @@ def generate(
     """Continue a prompt, drafting from it and from the documents given; they do not change the prompt."""
     prompt = _read_text(prompt_file)
     passages = tuple(Passage(str(path), _read_text(path)) for path in document or ())
+    _check_learning(learn, datastore)
     engine = load_engine(model, device, dtype, datastore)
     request = GenerationRequest(
         prompt=prompt,
@@ -113,10 +118,31 @@ def generate(
         yield RetrievalEvent(passages, len(passages))  # nothing was left out: the prompt is given
         yield from engine.stream(request)
 
-    _show(engine, events(), color=color, as_json=as_json)
+    result = _show(engine, events(), color=color, as_json=as_json)
+    _learn(engine, datastore, learn, result)
 
 
-def _show(engine: Engine, events: Iterator[AnswerEvent], *, color: bool, as_json: bool) -> None:
+_LEARNED_TOKENS = 5_000_000  # of answers that a namespace keeps; the oldest make room
+
+
+def _check_learning(namespace: str | None, datastore: Path | None) -> None:
+    if namespace is not None and datastore is None:
+        raise InputError("--learn adds the answer to a datastore; name it with --datastore")
+
+
+def _learn(engine: Engine, datastore: Path | None, namespace: str | None, result: GenerationResult) -> None:
+    """Add the answer where that is wanted; the store is held for writing only now, and not for the answer."""
+    if datastore is None or namespace is None:
+        return
+    from groundspeed.datastores.fingerprint import TokenizerFingerprint
+    from groundspeed.datastores.writer import TokenDatastoreWriter
+
+    tokenizer = TokenizerFingerprint.of(engine.tokenizer)
+    with TokenDatastoreWriter.open(datastore, tokenizer, background=False) as writer:
+        writer.learn(namespace, result.token_ids, max_tokens=_LEARNED_TOKENS)
+
+
+def _show(engine: Engine, events: Iterator[AnswerEvent], *, color: bool, as_json: bool) -> GenerationResult:
     console = stdout()
     printer = None if as_json else AnswerPrinter(console, engine.tokenizer if color else None)
     found, result = _follow(events, printer)
@@ -125,6 +151,7 @@ def _show(engine: Engine, events: Iterator[AnswerEvent], *, color: bool, as_json
         print_json({**answer, "model": engine.model_name, "device": engine.device, "dtype": engine.dtype})
     else:
         print_sources(console, found.passages, found.shown, result, color)
+    return result
 
 
 def _follow(

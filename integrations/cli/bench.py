@@ -88,6 +88,7 @@ def datastore(
         str | None, typer.Option(help="Hub id, folder or GGUF file; by default the embedded model's.")
     ] = None,
     queries: Annotated[int, typer.Option(min=100, help="Contexts to ask for.")] = 2000,
+    memory_gb: Annotated[float, typer.Option(min=0.001, help="Most memory that the build sorts in.")] = 8,
     peers: Annotated[
         bool, typer.Option(help="Measure draftretriever and infini-gram where installed.")
     ] = True,
@@ -112,8 +113,8 @@ def datastore(
                 size,
                 folder,
                 queries=queries,
+                memory_bytes=int(memory_gb * 1e9),
                 peers=PEERS if peers else (),
-                on_progress=report,
             )
     if as_json:
         print_json({"base_tokens": len(base), "rows": rows})

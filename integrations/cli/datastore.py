@@ -52,23 +52,42 @@ def build_command(
     store: options.Store,
     tokenizer: Tokenizer = None,
     namespace: Namespace = "corpus",
-    memory_gb: Annotated[float, typer.Option(min=0.001, help="Most memory to sort in.")] = 2,
+    memory_gb: Annotated[float, typer.Option(min=0.001, help="Most memory to sort in (of each worker).")] = 2,
     max_document_mb: MaxDocument = 32,
     skip_unreadable: SkipUnreadable = False,
+    ray: Annotated[
+        bool,
+        typer.Option("--ray", help="Build on a Ray cluster: that of RAY_ADDRESS, or one on this machine."),
+    ] = False,
     as_json: options.Json = False,
 ) -> None:
     """Add a corpus at once: tokenized on all cores, sorted in bounded memory, visible at the end."""
     from groundspeed.datastores.building import build
+    from groundspeed.integrations.ray_build import build_on_ray
     from groundspeed.integrations.tokenizing import tokenize
     from groundspeed.retrieval.loaders import LoadLog
     from groundspeed.verify.loading import load_tokenizer
 
     log = LoadLog()
     loaded = load_tokenizer(_tokenizer_name(store, tokenizer))
+    memory_bytes, max_bytes = int(memory_gb * 1e9), int(max_document_mb * 1e6)
     with _writer(store, loaded) as writer, progress_bars("tokens") as report:
-        documents = _documents(paths, max_document_mb, skip_unreadable, log)
-        additions = tokenize(documents, loaded, report, _total_bytes(paths))
-        done = build(writer, namespace, additions, memory_bytes=int(memory_gb * 1e9), on_progress=report)
+        if ray:
+            done = build_on_ray(
+                writer,
+                namespace,
+                paths,
+                loaded,
+                memory_bytes=memory_bytes,
+                max_document_bytes=max_bytes,
+                skip_unreadable=skip_unreadable,
+                log=log,
+                on_progress=report,
+            )
+        else:
+            documents = _documents(paths, max_document_mb, skip_unreadable, log)
+            additions = tokenize(documents, loaded, report, _total_bytes(paths))
+            done = build(writer, namespace, additions, memory_bytes=memory_bytes, on_progress=report)
     _print_skipped(log)
     if as_json:
         print_json({"store": str(store), "namespace": namespace, **asdict(done), "skipped": log.skipped})

@@ -54,6 +54,10 @@ Store: TypeAlias = Annotated[Path, typer.Option(help="Folder of the store.")]
 Datastore: TypeAlias = Annotated[
     Path | None, typer.Option(help="Folder of a token datastore to draft from as well.")
 ]
+Learn: TypeAlias = Annotated[
+    str | None,
+    typer.Option(help="Namespace of the datastore that the answer is added to.", metavar="NAMESPACE"),
+]
 
 
 def load_engine(model: str | None, device: str, dtype: str, datastore: Path | None = None) -> Engine:

@@ -4,13 +4,14 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from helpers.datastores import SMALL, assert_exact, brute_force
+from helpers.datastores import SMALL, assert_exact, brute_force, contents_of
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from groundspeed.datastores.merging import Merge
 from groundspeed.datastores.parts import Addition, Part, Piece
+from groundspeed.datastores.search import LONGEST
 from groundspeed.datastores.segment import write_segment
 from groundspeed.datastores.tokens import TokenDatastore
 from groundspeed.datastores.writer import TokenDatastoreWriter
@@ -19,6 +20,14 @@ NAMESPACES = st.sampled_from(["corpus", "answers"])
 IDS = st.sampled_from("abcdefgh")
 TEXTS = st.lists(st.integers(0, 2), max_size=40)
 ANSWER_TOKENS = 60
+
+
+def context_at(text: list[int], position: int) -> list[int]:
+    """The tokens up to a position, the last first, as far as they are compared."""
+    context: list[int] = []
+    while len(context) < LONGEST and context[-1:] != text[:1]:
+        context.append(text[position - len(context)])
+    return context
 
 
 class Store(RuleBasedStateMachine):
@@ -38,20 +47,23 @@ class Store(RuleBasedStateMachine):
         self.model[namespace].pop(document_id, None)
         self.model[namespace][document_id] = tuple(text)
 
-    @rule(namespace=NAMESPACES, document_ids=st.lists(IDS, max_size=3))
-    def delete(self, namespace: str, document_ids: list[str]) -> None:
+    @rule(namespace=NAMESPACES, data=st.data())
+    def delete(self, namespace: str, data: st.DataObject) -> None:
+        ids = st.sampled_from([*self.model[namespace], "not there"])
+        document_ids = data.draw(st.lists(ids, max_size=3))
         there = self.model[namespace].keys() & set(document_ids)
         assert self.writer.delete(namespace, document_ids, durable=False) == len(there)
         for document_id in there:
             del self.model[namespace][document_id]
 
-    @rule(text=TEXTS)
-    def learn(self, text: list[int]) -> None:
-        document_id = self.writer.learn("answers", text, max_tokens=ANSWER_TOKENS)
+    @rule(texts=st.lists(st.lists(st.integers(0, 2), max_size=20), min_size=1, max_size=5))
+    def learn(self, texts: list[list[int]]) -> None:
         answers = self.model["answers"]
-        while answers and sum(map(len, answers.values())) + len(text) > ANSWER_TOKENS:
-            del answers[next(iter(answers))]
-        answers[document_id] = tuple(text)
+        for text in texts:
+            document_id = self.writer.learn("answers", text, max_tokens=ANSWER_TOKENS)
+            while answers and sum(map(len, answers.values())) + len(text) > ANSWER_TOKENS:
+                del answers[next(iter(answers))]
+            answers[document_id] = tuple(text)
 
     @rule(texts=st.lists(TEXTS, min_size=1, max_size=3))
     def publish(self, texts: list[list[int]]) -> None:
@@ -106,9 +118,18 @@ class Store(RuleBasedStateMachine):
             assert counts.keys() <= wanted[length].keys()
 
     @invariant()
+    def every_piece_is_sorted(self) -> None:
+        for piece in self.writer.snapshot().pieces:
+            text = piece.part.text.tolist()
+            contexts = [context_at(text, row) for row in piece.part.rows.tolist()]
+            assert contexts == sorted(contexts)
+            assert sorted(piece.part.rows.tolist()) == list(range(len(text)))
+
+    @invariant()
     def holds_what_it_should(self) -> None:
         for store in (self.writer, self.reader):
             stats = store.stats()
+            assert {name: contents_of(store, name) for name in self.model} == self.model
             for namespace, documents in self.model.items():
                 held = stats.get(namespace)
                 assert (held.documents if held else 0) == len(documents)
@@ -139,3 +160,14 @@ class Store(RuleBasedStateMachine):
 
 TestStore = Store.TestCase
 TestStore.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+
+
+def test_the_oldest_answer_goes_first_when_a_later_one_was_deleted(tmp_path: Path) -> None:
+    with TokenDatastoreWriter.open(tmp_path, SMALL, background=False) as writer:
+        for part in ("in memory", "sealed"):
+            _, second, third = (writer.learn(part, [n] * 10, max_tokens=30) for n in range(3))
+            if part == "sealed":
+                writer.seal()
+            writer.delete(part, [second])
+            latest = writer.learn(part, [4] * 20, max_tokens=30)
+            assert contents_of(writer, part).keys() == {third, latest}

@@ -3,12 +3,14 @@ from __future__ import annotations
 import gzip
 import json
 
+import numpy as np
 import pytest
 import torch
 from helpers.engines import engine_for
 from helpers.families import TREE_FAMILIES, tiny_model
 
 from groundspeed.errors import InputError
+from groundspeed.integrations.bench.datastore import measure_datastore
 from groundspeed.integrations.bench.prompts import BenchPrompt, read_prompts
 from groundspeed.integrations.bench.speed import GENERATE, GROUNDSPEED, PEERS, PLAIN, measure_speed
 from groundspeed.types import Passage
@@ -140,3 +142,15 @@ def test_an_answer_that_differs_is_reported_with_its_margin(model):
 def test_a_method_that_does_not_exist_is_refused(model):
     with pytest.raises(InputError, match="no method magic"):
         measure_speed(engine_for(TransformersTarget(model)), model, [], 1, 1, ["magic"])
+
+
+@pytest.mark.parametrize(("vocab_size", "bytes_a_token"), [(49_152, 6.5), (262_144, 8.5)])
+def test_a_datastore_is_measured_and_takes_few_bytes_a_token(tmp_path, vocab_size, bytes_a_token):
+    base = np.random.default_rng(0).integers(0, vocab_size, 20_000)
+    rows = list(measure_datastore(base, vocab_size, 200_000, tmp_path / "store", queries=100, peers=()))
+    built, opened, *asked = rows
+    assert built["bytes_per_token"] <= bytes_a_token
+    assert 0 < built["added_private_mb"] < built["peak_resident_mb"]
+    assert opened["resident_mb"] < 100
+    assert len(asked) == 5
+    assert all(0 < row["us_p50"] <= row["us_p95"] <= row["us_max"] for row in asked)

@@ -5,8 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.datastores import contents_of
 from typer.testing import CliRunner, Result
 
+from groundspeed.datastores.fingerprint import TokenizerFingerprint
+from groundspeed.datastores.tokens import TokenDatastore
+from groundspeed.datastores.writer import TokenDatastoreWriter
 from groundspeed.errors import GroundspeedError, InputError, MissingDependencyError, StoreError
 from groundspeed.integrations.cli.app import app
 
@@ -150,6 +154,18 @@ def test_settings_of_the_draws_reach_the_engine_and_the_seed_is_shown(
     assert {name: getattr(request, name) for name in settings} == settings
     assert request.seed == 12
     assert result.stdout.endswith("\ndrawn with seed 12\n")
+
+
+def test_an_answer_is_learned_where_that_is_asked_for(engine: Engine, tmp_path: Path) -> None:
+    TokenDatastoreWriter.open(tmp_path, TokenizerFingerprint.of(engine.tokenizer)).close()
+    assert ask("--datastore", str(tmp_path)).exit_code == 0
+    assert ask("--datastore", str(tmp_path), "--learn", "answers").exit_code == 0
+    with TokenDatastore.open(tmp_path) as store:
+        (learned,) = contents_of(store, "answers").values()
+    assert engine.tokenizer.decode(learned) == "".join(text for text, _, _ in engine.script)
+    result = ask("--learn", "answers")
+    assert result.exit_code == 1
+    assert "--datastore" in result.stderr
 
 
 def test_greedy_decoding_shows_no_seed() -> None:

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import json
 import os
+import sys
+import tracemalloc
+from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 
@@ -77,6 +80,15 @@ def test_a_missing_store_is_told_in_one_line(tmp_path: Path) -> None:
         assert "There is no token datastore" in result.output
 
 
+def test_ray_that_is_not_installed_is_told_with_the_command(
+    tmp_path: Path, corpus: Path, tokenizer_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    result = run("build", corpus, "--store", tmp_path / "store", "--tokenizer", tokenizer_folder, "--ray")
+    assert result.exit_code == 1
+    assert "pip install 'groundspeed[ray]'" in result.stderr
+
+
 def test_bounded_memory_builds_the_same_store(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     additions = [Addition(f"d{n}", rng.integers(0, 9, 100)) for n in range(50)]
@@ -91,6 +103,24 @@ def test_bounded_memory_builds_the_same_store(tmp_path: Path) -> None:
         assert contents_of(whole, "corpus") == contents_of(parts, "corpus")
         (merged,) = parts.snapshot().pieces
         assert merged.part.text.tolist() == whole.snapshot().pieces[0].part.text.tolist()
+
+
+@pytest.mark.parametrize(("documents", "length"), [(1000, 1000), (20_000, 5)])
+def test_a_build_keeps_to_its_memory(tmp_path: Path, documents: int, length: int) -> None:
+    rng = np.random.default_rng(0)
+    limit = 8_000_000
+
+    def additions() -> Iterator[Addition]:
+        return (Addition(f"d{n}", rng.integers(0, 50_000, length)) for n in range(documents))
+
+    with TokenDatastoreWriter.open(tmp_path, SMALL, background=False) as writer:
+        build(writer, "warm", additions(), memory_bytes=limit)  # compiles
+        tracemalloc.start()
+        report = build(writer, "corpus", additions(), memory_bytes=limit)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert report.segments > 1
+    assert peak < limit + 200 * documents  # the ids
 
 
 def test_a_build_that_fails_adds_nothing(tmp_path: Path) -> None:

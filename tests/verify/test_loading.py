@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from groundspeed.errors import InputError, MissingDependencyError, ModelError
+from groundspeed.datastores.fingerprint import TokenizerFingerprint
+from groundspeed.datastores.writer import TokenDatastoreWriter
+from groundspeed.errors import InputError, MissingDependencyError, ModelError, StoreError
 from groundspeed.verify import loading
+from groundspeed.verify.engine import Engine
 from groundspeed.verify.gguf import cache_folder, convert_gguf
-from groundspeed.verify.loading import load_model, load_tokenizer
+from groundspeed.verify.loading import DEFAULT_MODEL, load_model, load_tokenizer
 
 if TYPE_CHECKING:
     import torch
@@ -217,6 +220,28 @@ def test_a_tokenizer_is_that_of_its_model_and_loads_without_the_weights(tmp_path
     for name in (path, folder):
         assert load_tokenizer(str(name)).get_vocab() == wanted.get_vocab()
         assert load_tokenizer(str(name)).tokenize("\n\n12") == ["ĊĊ", "1", "2"]
+
+
+def test_a_tokenizer_is_named_by_what_was_asked_for_and_not_by_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_gguf(tmp_path / "tiny.gguf")
+    monkeypatch.chdir(tmp_path)
+    assert load_tokenizer("tiny.gguf").name_or_path == str(path)
+    assert load_model("tiny.gguf", device="cpu").tokenizer.name_or_path == str(path)
+    monkeypatch.setattr(loading, "default_model_file", lambda: path)
+    assert load_tokenizer().name_or_path == DEFAULT_MODEL
+    assert load_tokenizer(DEFAULT_MODEL).get_vocab() == load_tokenizer().get_vocab()
+
+
+def test_a_datastore_of_another_tokenizer_is_told_before_the_model_loads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_gguf(tmp_path / "tiny.gguf")
+    TokenDatastoreWriter.open(tmp_path / "store", TokenizerFingerprint("other", 9, "other")).close()
+    monkeypatch.setattr(loading, "load_model", lambda *_: pytest.fail("the model was loaded"))
+    with pytest.raises(StoreError, match=r"other .*tiny\.gguf"):
+        Engine.from_pretrained(str(path), datastore=tmp_path / "store")
 
 
 def test_a_tokenizer_that_is_not_there_is_an_error_with_a_remedy(
