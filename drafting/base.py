@@ -8,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from groundspeed.drafting.draft_probs import DraftProbs
 from groundspeed.errors import DraftError
 from groundspeed.types import Source
 
@@ -49,7 +50,7 @@ class DraftTree:
         origin: int64 [n], where in the source: for passages ``passage << 32 | token``, for prompt and output
             the token position in prompt + output, for the datastore ``piece << 40 | position`` as
             ``Snapshot.document_at`` takes them; -1 where that is not known.
-        draft_probs: float32 [n], the q of the rejection rule; None for deterministic drafters.
+        draft_probs: What a stochastic drafter drew and from what; None for deterministic drafters.
     """
 
     token_ids: NDArray[np.int32]
@@ -57,7 +58,7 @@ class DraftTree:
     probs: NDArray[np.float32]
     source: NDArray[np.uint16]
     origin: NDArray[np.int64]
-    draft_probs: NDArray[np.float32] | None = None
+    draft_probs: DraftProbs | None = None
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -84,8 +85,6 @@ class DraftTree:
             "source": (self.source, np.uint16),
             "origin": (self.origin, np.int64),
         }
-        if self.draft_probs is not None:
-            columns["draft_probs"] = (self.draft_probs, np.float32)
         for name, (column, dtype) in columns.items():
             if column.shape != (n,) or column.dtype != dtype:
                 raise DraftError(
@@ -117,6 +116,8 @@ class DraftTree:
                 children.add((parent, token))
                 continue
             raise DraftError(f"Node {node} of the draft tree {breach}; the drafter that made it is at fault.")
+        if self.draft_probs is not None:
+            self.draft_probs.validate(n, vocab_size)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

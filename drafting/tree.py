@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from groundspeed.drafting.base import DraftTree
+from groundspeed.drafting.draft_probs import DraftProbs
+from groundspeed.errors import DraftError
 from groundspeed.types import Source
 
 __all__ = ["chain", "depths", "leading_chain", "merge", "paths", "prune", "shallow"]
@@ -92,13 +94,18 @@ def merge(trees: Sequence[DraftTree]) -> DraftTree:
     first, the most probable child first.
 
     Args:
-        trees: Deterministic drafts over the same committed text; provenance of the first ones wins.
+        trees: Drafts over the same committed text, at most one of them stochastic; provenance of the first
+            ones wins.
+
+    Raises:
+        DraftError: For more than one stochastic draft.
     """
     children: dict[int, dict[int, int]] = {-1: {}}
+    draft_probs: DraftProbs | None = None
     rows: list[tuple[int, int, int]] = []  # token, source, origin
     probs: list[float] = []
     for tree in trees:
-        names = {-1: -1}
+        names = [-1] * (len(tree) + 1)  # the last entry stands for the root, index -1
         columns = (tree.token_ids, tree.parents, tree.probs, tree.source, tree.origin)
         for node, (token, parent, prob, source, origin) in enumerate(
             zip(*(column.tolist() for column in columns), strict=True)
@@ -112,6 +119,12 @@ def merge(trees: Sequence[DraftTree]) -> DraftTree:
                 probs.append(prob)
             names[node] = name
             probs[name] = max(probs[name], prob)
+        if tree.draft_probs is not None:
+            if draft_probs is not None:
+                raise DraftError(
+                    "two stochastic drafts were to be merged; merge one with deterministic ones."
+                )
+            draft_probs = tree.draft_probs.renamed(np.array(names, np.int32))
 
     order: list[int] = []
     parents: list[int] = []
@@ -123,23 +136,31 @@ def merge(trees: Sequence[DraftTree]) -> DraftTree:
             parents.append(parent)
         here = len(order) - 1 if name >= 0 else -1
         stack += [(child, here) for child in sorted(children[name].values(), key=lambda c: (probs[c], -c))]
+    places = _places(len(order), np.array(order, np.intp))
     return DraftTree(
         token_ids=np.array([rows[name][0] for name in order], np.int32),
         parents=np.array(parents, np.int32),
         probs=np.array([probs[name] for name in order], np.float32),
         source=np.array([rows[name][1] for name in order], np.uint16),
         origin=np.array([rows[name][2] for name in order], np.int64),
+        draft_probs=None if draft_probs is None else draft_probs.renamed(places),
     )
 
 
 def _select(tree: DraftTree, kept: NDArray[np.intp]) -> DraftTree:
-    renamed = np.full(len(tree) + 1, -1, np.int32)  # the last entry stands for the root, index -1
-    renamed[kept] = np.arange(len(kept), dtype=np.int32)
+    places = _places(len(tree), kept)
     return DraftTree(
         token_ids=tree.token_ids[kept],
-        parents=renamed[tree.parents[kept]],
+        parents=places[tree.parents[kept]],
         probs=tree.probs[kept],
         source=tree.source[kept],
         origin=tree.origin[kept],
-        draft_probs=None if tree.draft_probs is None else tree.draft_probs[kept],
+        draft_probs=None if tree.draft_probs is None else tree.draft_probs.renamed(places),
     )
+
+
+def _places(n: int, order: NDArray[np.intp]) -> NDArray[np.int32]:
+    """Where each of n nodes stands in ``order``, -1 for nowhere; the last entry is the root's, index -1."""
+    places = np.full(n + 1, -1, np.int32)
+    places[order] = np.arange(len(order), dtype=np.int32)
+    return places

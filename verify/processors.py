@@ -15,6 +15,7 @@ from transformers.generation import logits_process as library
 
 from groundspeed.errors import InputError
 from groundspeed.types import GenerationRequest
+from groundspeed.verify.warpers import TopP, Typical
 
 __all__ = ["check_sampling", "make_processors"]
 
@@ -90,11 +91,11 @@ def _warpers(request: GenerationRequest) -> list[library.LogitsProcessor]:
     if request.top_k:
         warpers.append(library.TopKLogitsWarper(request.top_k))
     if request.top_p < 1:
-        warpers.append(library.TopPLogitsWarper(request.top_p))
+        warpers.append(TopP(request.top_p))
     if request.min_p:
         warpers.append(library.MinPLogitsWarper(request.min_p))
     if request.typical_p < 1:
-        warpers.append(library.TypicalLogitsWarper(request.typical_p))
+        warpers.append(Typical(request.typical_p))
     return warpers
 
 

@@ -9,9 +9,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from groundspeed.drafting.draft_probs import Draws
 from groundspeed.errors import InputError, ModelError
+from groundspeed.verify.acceptance import Choose
 from groundspeed.verify.draws import draw
 from groundspeed.verify.processors import make_processors
+from groundspeed.verify.rejection import draw_by_rejection
 
 if TYPE_CHECKING:
     from transformers import LogitsProcessor
@@ -23,17 +26,17 @@ __all__ = ["Chooser", "ProcessedChooser", "leading", "make_chooser"]
 _BLOCK = 128
 """Logits that are looked at together."""
 
-Chooser = Callable[[torch.Tensor], Callable[[int], int]]
-"""Takes the logits [n + 1, vocab] of a pass, gives the function that chooses a token by row.
+Chooser = Callable[[torch.Tensor], Choose]
+"""Takes the logits [n + 1, vocab] of a pass, gives what chooses a token by row.
 
 The rows are those of one path, asked for from the root down: each token is chosen behind those chosen before.
 """
 
 
-def greedy(logits: torch.Tensor) -> Callable[[int], int]:
+def greedy(logits: torch.Tensor) -> Choose:
     """The most probable token of each row, of equals the first."""
     tokens: list[int] = _argmax(logits).tolist()
-    return tokens.__getitem__
+    return lambda row, drafts=(): tokens[row]
 
 
 def _argmax(logits: torch.Tensor) -> torch.Tensor:
@@ -81,12 +84,18 @@ class ProcessedChooser:
         self._text = torch.zeros(1, self._length + max_tokens, dtype=torch.long, device=device)
         self._text[0, : self._length] = torch.tensor(prompt_ids)
 
-    def __call__(self, logits: torch.Tensor) -> Callable[[int], int]:
-        """The function that chooses by row of ``logits``, [n + 1, vocab]."""
-        return lambda row: self._choose(logits[row : row + 1])
+    def __call__(self, logits: torch.Tensor) -> Choose:
+        """What chooses by row of ``logits``, [n + 1, vocab]."""
+        return lambda row, drafts=(): self._choose(self.scores(logits[row : row + 1]), drafts)
 
     @torch.no_grad()
-    def _choose(self, logits: torch.Tensor) -> int:
+    def scores(self, logits: torch.Tensor) -> NDArray[np.float32]:
+        """Logits [1, vocab] of the next token -> scores [vocab], whose softmax it is drawn from.
+
+        Raises:
+            InputError: When no token is left.
+            ModelError: When there are no numbers to draw from.
+        """
         # A copy in float32, as in `generate`: processors may write to it, and round as they do there.
         processed = logits.to(dtype=torch.float32, copy=True)
         for processor in self._processors:
@@ -98,7 +107,15 @@ class ProcessedChooser:
             )
         scores: NDArray[np.float32] = processed[0].float().cpu().numpy()
         self._check(float(scores.max()))
-        token = int(scores.argmax()) if self._seed is None else draw(scores, self._seed, self._length)
+        return scores
+
+    def _choose(self, scores: NDArray[np.float32], drafts: Sequence[Draws]) -> int:
+        if self._seed is None:
+            token = int(scores.argmax())
+        elif drafts:
+            token = draw_by_rejection(scores, drafts, self._seed, self._length)
+        else:
+            token = draw(scores, self._seed, self._length)
         self._text[0, self._length] = token
         self._length += 1
         return token

@@ -8,7 +8,7 @@ from helpers.statistics import chi_square
 from hypothesis import given
 from hypothesis import strategies as st
 
-from groundspeed.verify.draws import draw, fresh_seed
+from groundspeed.verify.draws import draw, fresh_seed, uniforms
 
 DRAWS = 200_000
 PROBABILITIES = np.array([0.45, 0.2, 0.0, 0.15, 0.1, 0.06, 0.03, 0.009, 0.001])
@@ -17,6 +17,12 @@ PROBABILITIES = np.array([0.45, 0.2, 0.0, 0.15, 0.1, 0.06, 0.03, 0.009, 0.001])
 def log(probabilities):
     with np.errstate(divide="ignore"):
         return np.log(probabilities).astype(np.float32)
+
+
+def drawn_in_full(scores, seed, position):
+    """With noise from numpy's generator for every token."""
+    bits = np.random.Philox(key=seed, counter=[0, position, 0, 0]).random_raw(len(scores)) >> np.uint64(12)
+    return (scores - np.log(-np.log((bits + 0.5) * 2.0**-52))).argmax()
 
 
 @pytest.fixture(scope="module")
@@ -61,9 +67,24 @@ def test_draws_of_neighbouring_seeds_and_positions_are_independent(seeds, positi
 )
 def test_leaving_out_what_cannot_win_changes_no_draw(scores, seed, position):
     scores = np.array(scores, np.float32)
-    bits = np.random.Philox(key=seed, counter=[0, position, 0, 0]).random_raw(len(scores)) >> np.uint64(12)
-    noisy = scores - np.log(-np.log((bits + 0.5) * 2.0**-52))
-    assert draw(scores, seed, position) == noisy.argmax()
+    assert draw(scores, seed, position) == drawn_in_full(scores, seed, position)
+
+
+@pytest.mark.parametrize("size", [1, 3, 97, 5_000, 49_152, 50_001])
+@pytest.mark.parametrize("spread", [0, 0.1, 3, 30])
+def test_rows_of_every_size_and_shape_are_drawn_from_as_with_noise_for_every_token(size, spread):
+    rng = np.random.default_rng(size)
+    for number in range(40):
+        scores = rng.normal(0, spread, size).astype(np.float32)
+        scores[rng.random(size) < (0, 0.5, 0.999)[number % 3]] = -np.inf
+        scores[rng.integers(size)] = 1
+        assert draw(scores, number, size) == drawn_in_full(scores, number, size)
+
+
+def test_uniform_numbers_are_those_of_numpys_generator_and_of_a_stream_of_their_own():
+    bits = np.random.Philox(key=2**64 - 1, counter=[0, 5, 1, 0]).random_raw(9) >> np.uint64(12)
+    for count in range(10):
+        np.testing.assert_array_equal(uniforms(count, 2**64 - 1, 5), (bits[:count] + 0.5) * 2.0**-52)
 
 
 def test_the_reach_of_the_noise_covers_its_extremes():
