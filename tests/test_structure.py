@@ -35,6 +35,7 @@ PUBLIC = [
     "GenerationRequest",
     "GenerationResult",
     "GenerationStats",
+    "Grammar",
     "GroundedSpan",
     "GroundspeedError",
     "IndexReport",
@@ -49,6 +50,7 @@ PUBLIC = [
     "Source",
     "StepEvent",
     "StoreError",
+    "TokenLogprob",
     "index_corpus",
 ]
 

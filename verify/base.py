@@ -61,13 +61,14 @@ class Segment:
         session: Of the text.
         token_ids: One or more committed tokens that its cache does not hold yet, in order.
         tree: n draft nodes behind them; must be what the capability allows.
-        wanted: Whether logits are wanted; not for a piece of a prompt that goes on.
+        rows: How many of the last of ``token_ids`` logits are wanted behind: 1, none for a piece of a prompt
+            that goes on, all to score the prompt. Those behind the nodes come with any.
     """
 
     session: TargetSession
     token_ids: Sequence[int]
     tree: DraftTree = field(default_factory=DraftTree.empty)
-    wanted: bool = True
+    rows: int = 1
 
 
 class TargetModel(Protocol):
@@ -125,7 +126,7 @@ class TargetModel(Protocol):
         The committed tokens are in their caches afterwards; the nodes of the trees wait for ``commit``.
 
         Returns:
-            By segment logits [n + 1, vocab], row 0 behind the last committed token, row i + 1 behind node i;
-            where they are not wanted [0, vocab].
+            By segment logits [rows + n, vocab], behind the last committed tokens and behind the nodes, in
+            order; [0, vocab] where ``rows`` is 0.
         """
         ...

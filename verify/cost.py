@@ -57,13 +57,13 @@ def measure_cost(target: TargetModel) -> CostModel:
             rounds.append([one(n) for n in sizes])
         return np.asarray(np.min(rounds, axis=0))
 
-    target.verify([Segment(session, ids[:near].tolist(), wanted=False)])
+    target.verify([Segment(session, ids[:near].tolist(), rows=0)])
     seconds = best(_SECONDS / 2)
     reading = seconds[-1] * (far - near) / (sizes[-1] + 1)
     if far == near or time.perf_counter() - begun + reading + 1.5 * seconds.sum() > _SECONDS:
         return CostModel(sizes, seconds)
     first = session.length
-    target.verify([Segment(session, ids[near:far].tolist(), wanted=False)])
+    target.verify([Segment(session, ids[near:far].tolist(), rows=0)])
     slopes = (best(_SECONDS) - seconds) / (session.length - first)
     # Attention to the context takes so long per token of the pass: a straight line has less noise.
     line = np.polynomial.Polynomial.fit(sizes, slopes, min(1, len(sizes) - 1))

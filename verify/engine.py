@@ -23,9 +23,12 @@ from groundspeed.errors import ContextLengthError, InputError
 from groundspeed.types import Event, GenerationRequest, GenerationResult, ProgressCallback
 from groundspeed.verify.cost import measure_cost
 from groundspeed.verify.generation import Generation
+from groundspeed.verify.grammar import Grammars, check_grammar
+from groundspeed.verify.logprobs import check_logprobs
 from groundspeed.verify.memory import spare_bytes
 from groundspeed.verify.processors import check_sampling
 from groundspeed.verify.scheduler import Scheduler, Ticket
+from groundspeed.verify.stops import check_stops
 from groundspeed.verify.streams import EventStream, events
 from groundspeed.verify.target import TransformersTarget
 
@@ -97,6 +100,11 @@ class Engine:
     def forms(self) -> NDArray[np.int32]:
         """int32 [vocab], which tokens are alike but for case, spaces and punctuation. About 10 us a token."""
         return token_forms(str(self.tokenizer.decode([i])) for i in range(self.target.vocab_size))
+
+    @cached_property
+    def grammars(self) -> Grammars:
+        """What takes in the grammars of requests; the first one takes some tenths of a second more."""
+        return Grammars(self.tokenizer, self.target.vocab_size, self.target.eos_token_ids)
 
     @property
     def device(self) -> str:
@@ -267,6 +275,13 @@ class Engine:
         ids: list[int] = self.tokenizer(prompt)["input_ids"]
         return ids
 
+    def decode(self, prompt: str | tuple[int, ...]) -> str:
+        """The text of a prompt."""
+        if isinstance(prompt, str):
+            return prompt
+        options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
+        return str(self.tokenizer.decode(list(prompt), **options))
+
     def _check(self, request: GenerationRequest, prompt_ids: list[int]) -> int | None:
         """Refuse what cannot be done; how many tokens the context leaves, None for no bound."""
         prompt_tokens = len(prompt_ids)
@@ -275,6 +290,9 @@ class Engine:
         if request.max_tokens < 1:
             raise InputError(f"max_tokens is {request.max_tokens}; it must be at least 1")
         check_sampling(request, self.target.vocab_size)
+        check_stops(request)
+        check_logprobs(request)
+        check_grammar(request)
         if request.timeout is not None and not request.timeout > 0:
             raise InputError(f"timeout is {request.timeout}; it must be None or above 0 seconds")
         if request.min_span < 1:

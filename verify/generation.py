@@ -2,44 +2,45 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from groundspeed.drafting.base import Drafter, DraftRequest, DraftTree, RecyclingDrafter, RunnerUps
+from groundspeed.drafting.base import DraftTree
 from groundspeed.drafting.tree import leading_chain, shallow
-from groundspeed.errors import DraftError
 from groundspeed.types import (
     FinishReason,
     GenerationRequest,
     GenerationResult,
     GenerationStats,
-    Passage,
     PrefillEvent,
     Source,
     StepEvent,
+    TokenLogprob,
 )
 from groundspeed.verify.acceptance import accept
 from groundspeed.verify.base import Segment
+from groundspeed.verify.drafts import Drafts
 from groundspeed.verify.draws import fresh_seed
-from groundspeed.verify.grounding import ground, stretches
-from groundspeed.verify.sampling import leading, make_chooser
-from groundspeed.verify.text import Detokenizer
+from groundspeed.verify.grounding import ground
+from groundspeed.verify.logprobs import token_logprobs
+from groundspeed.verify.sampling import make_chooser
+from groundspeed.verify.stops import AnswerText
 
 if TYPE_CHECKING:
     import torch
 
     from groundspeed.verify.base import TargetSession
     from groundspeed.verify.engine import Engine
+    from groundspeed.verify.grammar import GrammarState
 
 __all__ = ["Generation"]
 
-logger = logging.getLogger(__name__)
+_SCORED = 256
+"""Most tokens of a prompt that are scored in a pass, as it gives a row of logits for each."""
 
 
 class Generation:
@@ -66,17 +67,28 @@ class Generation:
         self._limit = request.max_tokens if room is None else min(request.max_tokens, room)
         self._limited_by: FinishReason = "length" if self._limit == request.max_tokens else "context"
         self._eos = frozenset() if request.ignore_eos else engine.target.eos_token_ids
+        self._grammar: GrammarState | None = None
+        if request.grammar is not None:
+            self._grammar = engine.grammars.start(request.grammar, len(prompt_ids))
+            self._eos = self._grammar.ends
+            # Its mask comes last of what may exclude a token, so that nothing lets one in again.
+            request = replace(request, logits_processors=(*request.logits_processors, self._grammar))
         self._seed = _seed_of(request)
         self._choose = make_chooser(
             request, self._seed, prompt_ids, self._limit, self._eos, engine.target.device
         )
         self._capability = engine.target.capability
-        self._drafter: Drafter | None = None
+        self._speculates = request.speculate and self._capability.supports_chain
+        self._drafts = Drafts(engine)
         self._session: TargetSession | None = None
         self._ids: list[int] = []
         self._sources: list[Source] = []
         self._pieces: list[str] = []
-        self._text = Detokenizer(engine.tokenizer)
+        self._text = AnswerText(engine.tokenizer, request.stop)
+        self._echo = engine.decode(request.prompt) if request.echo else ""
+        self._logprobs: list[TokenLogprob] | None = None if request.logprobs is None else []
+        scored = request.echo and request.logprobs is not None
+        self._prompt_logprobs: list[TokenLogprob | None] | None = [None] if scored else None
         self._finish: FinishReason | None = None
         self._steps = self._drafted = self._cached = 0
         self._arrived = time.perf_counter()
@@ -114,6 +126,11 @@ class Generation:
         return self.session.length >= len(self._prompt_ids)
 
     @property
+    def scores(self) -> bool:
+        """Whether the log-probabilities of the prompt are wanted, so that all of it must be read."""
+        return self._prompt_logprobs is not None
+
+    @property
     def deadline(self) -> float:
         """When its time is up, by ``time.perf_counter``."""
         return self._arrived + (math.inf if self._request.timeout is None else self._request.timeout)
@@ -128,17 +145,19 @@ class Generation:
         self._session = session
         self._cached = session.length
         self._began = time.perf_counter()
-        if self._request.speculate and self._capability.supports_chain:
-            self._begin_drafter()
+        if self._speculates:
+            self._drafts.begin(self._prompt_ids, self._request.passages)
         return PrefillEvent(session.length, len(self._prompt_ids))
 
     def segment(self, tokens: int) -> Segment:
         """The next piece of the prompt, of at most so many tokens where the model can stop within it."""
         start = self.session.length
+        tokens = min(tokens, _SCORED) if self.scores else tokens
         # A state that cannot be rewound is not to be trusted with pieces either.
         end = start + tokens if self._capability.supports_chain else len(self._prompt_ids)
         piece = self._prompt_ids[start:end]
-        return Segment(self.session, piece, wanted=start + len(piece) == len(self._prompt_ids))
+        last = start + len(piece) == len(self._prompt_ids)
+        return Segment(self.session, piece, rows=len(piece) if self.scores else int(last))
 
     def step(self, tree: DraftTree) -> Segment:
         """The last token of the answer with a draft behind it."""
@@ -151,11 +170,14 @@ class Generation:
 
         Args:
             segment: What this text had in it.
-            logits: [n + 1, vocab], see ``TargetModel.verify``.
+            logits: [rows + n, vocab], see ``TargetModel.verify``.
             draft_s: Seconds that the proposal took.
             forward_s: Seconds of the pass.
         """
-        if not segment.wanted:
+        if self._prompt_logprobs is not None:
+            self._score(self._prompt_logprobs, logits[: segment.rows])
+            logits = logits[segment.rows - 1 :]  # here only: right after a pass it takes 80 us
+        if not self.decoding:
             yield PrefillEvent(self.session.length, len(self._prompt_ids))
             return
         # The pass that ends the prompt gives the first token; every further one is a step.
@@ -163,17 +185,16 @@ class Generation:
         begun = time.perf_counter()
         tree = segment.tree
         path, bonus = accept(tree, self._choose(logits), self._eos)
-        token_ids, sources, origins = self._cut(
-            [*tree.token_ids[path].tolist(), bonus],
-            [*(Source(code) for code in tree.source[path].tolist()), Source.TARGET],
-            [*tree.origin[path].tolist(), -1],
-        )
-        text = self._text.push(token_ids) + (self._text.finish() if self._finish else "")
-        self._pieces.append(text)
+        token_ids, text = self._take([*tree.token_ids[path].tolist(), bonus])
+        count = len(token_ids)
+        sources = [*(Source(code) for code in tree.source[path].tolist()), Source.TARGET][:count]
+        origins = [*tree.origin[path].tolist(), -1][:count]
+        logprobs = self._log_probabilities(logits, path, token_ids)
+        self._sources += sources
         accepted = time.perf_counter()
         self.session.commit(path)
-        self._recycle(segment.token_ids[-1], tree, logits)
-        self._extend_drafter(token_ids)
+        self._drafts.recycle(segment.token_ids[-1], tree, logits)
+        self._drafts.extend(token_ids)
         if first:
             self._prefilled = time.perf_counter()
             yield PrefillEvent(len(self._prompt_ids), len(self._prompt_ids))
@@ -191,50 +212,98 @@ class Generation:
             forward_s=forward_s,
             accept_s=accepted - begun,
             commit_s=time.perf_counter() - accepted,
+            logprobs=logprobs,
         )
+
+    def propose(self) -> DraftTree:
+        """The draft for the next step, no deeper than the answer may still be long."""
+        left = self._limit - len(self._ids)
+        if not self._speculates or left <= 1:
+            return DraftTree.empty()
+        budget = self._engine.cost.max_nodes
+        tree = self._drafts.propose(budget)
+        if self._grammar is not None:
+            tree = self._grammar.weave(tree, budget)
+        if not self._capability.supports_tree:
+            tree = leading_chain(tree)
+        # Deeper nodes could not be kept, and may lie behind the last position of the model.
+        return shallow(tree, left - 1)
 
     def stop(self, reason: FinishReason) -> StepEvent | None:
         """End the text here; what was held back of it, if anything was."""
-        self._finish = reason
-        text = self._text.finish()
+        text = self._show(self._text.finish())
+        self._finish = reason if self._text.stop is None else "stop"
         if not text:
             return None
-        self._pieces.append(text)
-        return StepEvent((), (), (), text, 0, 0, 0.0, 0.0, 0.0, 0.0)
+        none = None if self._logprobs is None else ()
+        return StepEvent((), (), (), text, 0, 0, 0.0, 0.0, 0.0, 0.0, logprobs=none)
 
     def end(self) -> None:
         """Free what the request held."""
-        self._end_drafter()
+        self._drafts.end()
         self._session = None
 
-    def _cut(
-        self, token_ids: list[int], sources: list[Source], origins: list[int]
-    ) -> tuple[list[int], list[Source], list[int]]:
-        """Cut a step's tokens at the end of the text, remember what is left and why it ends."""
+    def _take(self, token_ids: list[int]) -> tuple[list[int], str]:
+        """Which of a step's tokens belong to the answer, and the text shown with them; notes why it ends."""
         room = self._limit - len(self._ids)
         end = next((i for i, token in enumerate(token_ids[:room]) if token in self._eos), None)
+        if self._grammar is not None:
+            self._grammar.take(token_ids[self._grammar.taken - len(self._ids) :])
+            if self._grammar.complete:
+                end = self._grammar.taken - len(self._ids)
         if end is not None:
             self._finish = "stop"
         elif len(token_ids) >= room:
             end, self._finish = room, self._limited_by
-        token_ids, sources, origins = token_ids[:end], sources[:end], origins[:end]
-        self._ids += token_ids
-        self._sources += sources
-        return token_ids, sources, origins
+        count, text = self._text.push(token_ids[:end])
+        if self._finish:
+            text += self._text.finish()
+        if self._text.stop is not None:
+            self._finish = "stop"
+        self._ids += token_ids[:count]
+        return token_ids[:count], self._show(text)
+
+    def _show(self, text: str) -> str:
+        """Add to the answer; what is shown with that, the first time behind the prompt if it is echoed."""
+        shown = text if self._pieces else self._echo + text
+        self._pieces.append(text)
+        return shown
+
+    def _score(self, scored: list[TokenLogprob | None], logits: torch.Tensor) -> None:
+        """Note the log-probabilities of the prompt's next tokens, by the logits [n, vocab] before each."""
+        following = self._prompt_ids[len(scored) : len(scored) + len(logits)]
+        if following:
+            scored += token_logprobs(logits[: len(following)], following, self._request.logprobs or 0)
+
+    def _log_probabilities(
+        self, logits: torch.Tensor, path: Sequence[int], token_ids: Sequence[int]
+    ) -> tuple[TokenLogprob, ...] | None:
+        """Those of a step's tokens, the accepted ``path`` and the bonus token, where they are wanted."""
+        if self._logprobs is None:
+            return None
+        rows = [0, *(node + 1 for node in path)][: len(token_ids)]
+        logprobs = token_logprobs(logits[rows], token_ids, self._request.logprobs or 0)
+        self._logprobs += logprobs
+        return logprobs
 
     def result(self) -> GenerationResult:
         """What was generated, once finished."""
-        text = "".join(self._pieces)
+        answer = "".join(self._pieces)
+        grounding = ground(answer, self._request.passages, self._request.min_span)
+        shift = len(self._echo)
+        logprobs, of_prompt = self._logprobs, self._prompt_logprobs
         now = time.perf_counter()
         began, prefilled = self._began or now, self._prefilled or now
         accepted = Counter(source for source in self._sources if source is not Source.TARGET)
         assert self._finish is not None
         return GenerationResult(
-            text=text,
+            text=self._echo + answer,
             token_ids=tuple(self._ids),
             sources=tuple(self._sources),
             finish_reason=self._finish,
-            grounding=ground(text, self._request.passages, self._request.min_span),
+            grounding=tuple(
+                replace(span, start=span.start + shift, end=span.end + shift) for span in grounding
+            ),
             stats=GenerationStats(
                 prompt_tokens=len(self._prompt_ids),
                 completion_tokens=len(self._ids),
@@ -250,78 +319,10 @@ class Generation:
                 decoding_reason=self._capability.reason if self._request.speculate else "speculation is off",
             ),
             seed=self._seed,
+            stop=self._text.stop,
+            logprobs=None if logprobs is None else tuple(logprobs),
+            prompt_logprobs=None if of_prompt is None else tuple(of_prompt),
         )
-
-    # A drafter only ever costs time: whatever goes wrong in one, the request goes on without it.
-
-    def _begin_drafter(self) -> None:
-        tokenizer = self._engine.tokenizer
-        try:
-            texts = _draft_texts(self._request.passages)
-            encoded = tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
-            self._drafter = self._engine.drafter()
-            self._drafter.begin(
-                DraftRequest(
-                    prompt_ids=np.array(self._prompt_ids, np.int32),
-                    passages=tuple(np.array(ids, np.int32) for ids in encoded),
-                    vocab_size=self._engine.target.vocab_size,
-                    forms=self._engine.forms,
-                )
-            )
-        except Exception:
-            self._drop_drafter("begin")
-
-    def _extend_drafter(self, token_ids: Sequence[int]) -> None:
-        if self._drafter is not None:
-            try:
-                self._drafter.extend(np.array(token_ids, np.int32))
-            except Exception:
-                self._drop_drafter("extend")
-
-    def _recycle(self, token: int, tree: DraftTree, logits: torch.Tensor) -> None:
-        """Hand the drafter what the pass showed behind the last committed token and the nodes."""
-        if isinstance(self._drafter, RecyclingDrafter) and self._drafter.runners_up:
-            try:
-                self._drafter.recycle(
-                    RunnerUps(
-                        np.concatenate([np.array([token], np.int32), tree.token_ids]),
-                        np.concatenate([np.array([-1], np.int32), tree.parents + 1]),
-                        leading(logits, self._drafter.runners_up),
-                    )
-                )
-            except Exception:
-                self._drop_drafter("recycle")
-
-    def propose(self) -> DraftTree:
-        """The draft for the next step, no deeper than the answer may still be long."""
-        budget = self._engine.cost.max_nodes
-        left = self._limit - len(self._ids)
-        if self._drafter is None or left <= 1:
-            return DraftTree.empty()
-        try:
-            tree = self._drafter.propose(budget)
-            tree.validate(self._engine.target.vocab_size)
-            if len(tree) > budget:
-                raise DraftError(f"a budget of {budget} nodes was given and {len(tree)} were drafted")
-        except Exception:
-            self._drop_drafter("propose")
-            return DraftTree.empty()
-        if not self._capability.supports_tree:
-            tree = leading_chain(tree)
-        # Deeper nodes could not be kept, and may lie behind the last position of the model.
-        return shallow(tree, left - 1)
-
-    def _drop_drafter(self, doing: str) -> None:
-        logger.warning("the drafter failed in %s; the request goes on without drafts", doing, exc_info=True)
-        self._end_drafter()
-
-    def _end_drafter(self) -> None:
-        drafter, self._drafter = self._drafter, None
-        if drafter is not None:
-            try:
-                drafter.end()
-            except Exception:
-                logger.warning("the drafter failed in end", exc_info=True)
 
 
 def _seed_of(request: GenerationRequest) -> int | None:
@@ -329,15 +330,3 @@ def _seed_of(request: GenerationRequest) -> int | None:
     if not request.temperature:
         return None
     return fresh_seed() if request.seed is None else request.seed
-
-
-def _draft_texts(passages: Sequence[Passage]) -> list[str]:
-    """What to draft from by passage: each stretch once, at the best of its passages, empty at the others."""
-    texts = [""] * len(passages)
-    for best, _, text in stretches(passages):
-        texts[best] = text
-    # The same text may stand in several documents.
-    return [
-        "" if any(text in other and (text != other or j < i) for j, other in enumerate(texts)) else text
-        for i, text in enumerate(texts)
-    ]

@@ -85,7 +85,7 @@ def _try(target: TransformersTarget, session: TargetSession, parents: list[int],
     try:
         if n:
             # In two passes: verification goes on behind a cached prefix.
-            target.verify([Segment(session, prompt[:-2], wanted=False)])
+            target.verify([Segment(session, prompt[:-2], rows=0)])
         (logits,) = target.verify([Segment(session, prompt[session.length :], tree)])
         for node in range(-1, n):
             above: list[int] = []

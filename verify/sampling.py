@@ -124,7 +124,7 @@ class ProcessedChooser:
         if best == float("-inf"):
             raise InputError(
                 f"no token is left to choose at position {self._length} of the text: logit_bias, bad_words, "
-                "min_tokens and logits_processors together exclude all of them; exclude fewer"
+                "min_tokens, logits_processors and grammar together exclude all of them; exclude fewer"
             )
         if not np.isfinite(best):
             raise ModelError(

@@ -18,6 +18,7 @@ from groundspeed.verify.prefix import PrefixCache
 if TYPE_CHECKING:
     import torch
 
+    from groundspeed.drafting.base import DraftTree
     from groundspeed.types import FinishReason
     from groundspeed.verify.base import Segment, TargetModel
     from groundspeed.verify.generation import Generation
@@ -145,6 +146,8 @@ class Scheduler:
             return
         begun = time.perf_counter()
         segments = self._segments()
+        if not segments:
+            return
         drafted = time.perf_counter()
         try:
             outcomes: list[torch.Tensor | Exception] = list(self._target.verify(list(segments.values())))
@@ -168,10 +171,10 @@ class Scheduler:
 
     def _segments(self) -> dict[Ticket, Segment]:
         """What each text takes through the pass: a draft, or a piece of its prompt while there is room."""
-        writing = [ticket for ticket in self._active if ticket.generation.decoding]
+        drafts = self._drafts()
+        writing, trees = list(drafts), list(drafts.values())
         segments: dict[Ticket, Segment] = {}
         if writing:
-            trees = [ticket.generation.propose() for ticket in writing]
             if any(map(len, trees)):
                 context = sum(ticket.generation.session.length for ticket in writing) // len(writing)
                 trees = share_budget(trees, self._cost.of(len(writing)).relative(context))
@@ -183,6 +186,16 @@ class Scheduler:
                 segments[ticket] = ticket.generation.segment(room)
                 room -= len(segments[ticket].token_ids)
         return segments
+
+    def _drafts(self) -> dict[Ticket, DraftTree]:
+        """What is proposed for each text that is being written; one that cannot go on leaves."""
+        trees: dict[Ticket, DraftTree] = {}
+        for ticket in [ticket for ticket in self._active if ticket.generation.decoding]:
+            try:
+                trees[ticket] = ticket.generation.propose()
+            except Exception as error:
+                self._leave(ticket, error)
+        return trees
 
     def _observe(self, segments: list[Segment], seconds: float) -> None:
         nodes = sum(len(segment.tree) for segment in segments)
@@ -233,10 +246,12 @@ class Scheduler:
             used = sum(other.generation.capacity for other in self._active)
             if self._active and used + generation.capacity > self._cache_tokens:
                 return
-            found = self.prefixes.find(
-                generation.prompt_ids,
-                [(other.generation.committed, other.generation.session) for other in self._active],
-            )
+            found = None
+            if not generation.scores:
+                found = self.prefixes.find(
+                    generation.prompt_ids,
+                    [(other.generation.committed, other.generation.session) for other in self._active],
+                )
             while used + generation.capacity + self.prefixes.tokens > self._cache_tokens:
                 if not self.prefixes.forget():
                     break

@@ -35,7 +35,7 @@ class ChainSession:
         self._pending = 0
         self.length = 0
 
-    def verify(self, token_ids: Sequence[int], tree: DraftTree, wanted: bool = True) -> torch.Tensor:
+    def verify(self, token_ids: Sequence[int], tree: DraftTree, rows: int = 1) -> torch.Tensor:
         """Take in committed tokens with a chain behind them; see ``TargetModel``.
 
         Raises:
@@ -51,10 +51,10 @@ class ChainSession:
             self._cache.activate_past_recording()
             self._recording = True
         tokens = [*token_ids, *tree.token_ids.tolist()]
-        logits = self._target.forward(tokens, len(tree) + 1, self._cache, past=self.length)
+        logits = self._target.forward(tokens, max(rows, 1) + len(tree), self._cache, past=self.length)
         self.length += len(token_ids)
         self._pending = len(tree)
-        return logits if wanted else logits[:0]
+        return logits if rows else logits[:0]
 
     def commit(self, path: Sequence[int]) -> None:
         """Keep the first nodes of the chain and drop the others."""
@@ -80,7 +80,7 @@ class RecomputeSession:
         """Committed tokens."""
         return len(self._text)
 
-    def verify(self, token_ids: Sequence[int], tree: DraftTree, wanted: bool = True) -> torch.Tensor:
+    def verify(self, token_ids: Sequence[int], tree: DraftTree, rows: int = 1) -> torch.Tensor:
         """Take in committed tokens and compute the whole text anew; see ``TargetModel``.
 
         Raises:
@@ -89,9 +89,9 @@ class RecomputeSession:
         if len(tree):
             raise ModelError("this model verifies no drafts, a tree was given; mind its capability")
         self._text += token_ids
-        if not wanted:
+        if not rows:
             return torch.empty(0, self._target.vocab_size)
-        return self._target.forward(self._text, 1)
+        return self._target.forward(self._text, rows)
 
     def commit(self, path: Sequence[int]) -> None:
         """There are no nodes to keep."""

@@ -155,7 +155,7 @@ class TransformersTarget:
         for segment in segments:
             session = segment.session
             assert isinstance(session, ChainSession | RecomputeSession)
-            logits.append(session.verify(segment.token_ids, segment.tree, segment.wanted))
+            logits.append(session.verify(segment.token_ids, segment.tree, segment.rows))
         return logits
 
     def _verify_packed(self, segments: Sequence[Segment]) -> list[torch.Tensor]:
@@ -170,7 +170,7 @@ class TransformersTarget:
             assert isinstance(session, TreeSession)
             stretches.append(Stretch(session.cache, committed, segment.tree.parents, len(tokens)))
             tokens += [*segment.token_ids, *segment.tree.token_ids.tolist()]
-            counts.append(len(segment.tree) + 1 if segment.wanted else 0)
+            counts.append(segment.rows + len(segment.tree) if segment.rows else 0)
             rows += range(len(tokens) - counts[-1], len(tokens))
         tokens += [0] * (_LEAST_ROWS - len(tokens) if self.device.type == "cpu" else 0)
         pattern = PassAttention(stretches, len(tokens), self.layers, self.device)

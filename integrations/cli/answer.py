@@ -16,7 +16,7 @@ from groundspeed.integrations.cli.options import load_engine
 from groundspeed.integrations.cli.render import AnswerPrinter, answer_as_json, print_sources
 from groundspeed.integrations.pipeline import AnswerEvent, RagPipeline, RetrievalEvent
 from groundspeed.retrieval.retriever import Mode
-from groundspeed.types import GenerationRequest, GenerationResult, Passage, PrefillEvent, StepEvent
+from groundspeed.types import GenerationRequest, GenerationResult, Grammar, Passage, PrefillEvent, StepEvent
 
 if TYPE_CHECKING:
     from groundspeed.verify.engine import Engine
@@ -92,6 +92,12 @@ def generate(
     min_p: options.MinP = 0.0,
     repetition_penalty: options.RepetitionPenalty = 1.0,
     seed: options.Seed = None,
+    stop: Annotated[
+        list[str] | None, typer.Option(help="Text that the answer ends before; may be repeated.")
+    ] = None,
+    json_schema: Annotated[
+        Path | None, typer.Option(help="File with a JSON schema that the answer must follow.")
+    ] = None,
     no_speculation: options.NoSpeculation = False,
     color: options.Color = False,
     as_json: options.Json = False,
@@ -100,6 +106,7 @@ def generate(
     prompt = _read_text(prompt_file)
     passages = tuple(Passage(str(path), _read_text(path)) for path in document or ())
     _check_learning(learn, datastore)
+    grammar = None if json_schema is None else Grammar.json_schema(_read_text(json_schema))
     engine = load_engine(model, device, dtype, datastore)
     request = GenerationRequest(
         prompt=prompt,
@@ -111,6 +118,8 @@ def generate(
         min_p=min_p,
         repetition_penalty=repetition_penalty,
         seed=seed,
+        stop=tuple(stop or ()),
+        grammar=grammar,
         speculate=not no_speculation,
     )
 

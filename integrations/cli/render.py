@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,14 @@ _PASSAGE_STYLES = (
     "bright_cyan",
     "bright_yellow",
 )
-_SOURCE_STYLES = {Source.TARGET: "", Source.PROMPT: "bright_magenta", Source.OUTPUT: "bright_black"}
+_SOURCE_STYLES = {
+    Source.TARGET: "",
+    Source.PROMPT: "bright_magenta",
+    Source.OUTPUT: "bright_black",
+    Source.DATASTORE: "bright_blue",
+    Source.RECYCLED: "",
+    Source.GRAMMAR: "bright_yellow",
+}
 _QUOTE_CHARS = 72
 
 
@@ -39,6 +47,9 @@ class AnswerPrinter:
         """Print to a console; with a tokenizer, in a colour per source."""
         self._console = console
         self._pieces = Detokenizer(tokenizer) if tokenizer is not None else None
+        self._waiting: deque[tuple[str, str]] = (
+            deque()
+        )  # text that may turn out to be a stop string, and style
         self._printed = ""
 
     def step(self, event: StepEvent) -> None:
@@ -47,7 +58,15 @@ class AnswerPrinter:
             self._print(event.text)
             return
         for token, source, origin in zip(event.token_ids, event.sources, event.origins, strict=True):
-            self._print(self._pieces.push([token]), source_style(source, origin))
+            self._waiting.append((self._pieces.push([token]), source_style(source, origin)))
+        text = event.text
+        while text and self._waiting:
+            piece, style = self._waiting.popleft()
+            if len(piece) > len(text):
+                self._waiting.appendleft((piece[len(text) :], style))
+            self._print(text[: len(piece)], style)
+            text = text[len(piece) :]
+        self._print(text)
 
     def finish(self, result: GenerationResult) -> None:
         """Print what is still owed of the answer, which ended in the middle of a character or word."""
@@ -81,7 +100,7 @@ def print_sources(
         legend = Text("\ncolours: ")
         for index in range(len(passages)):
             legend.append(f"passage {index + 1}", source_style(Source.PASSAGE, index << 32)).append(", ")
-        for source in (Source.PROMPT, Source.OUTPUT):
+        for source in (Source.PROMPT, Source.OUTPUT, Source.DATASTORE, Source.GRAMMAR):
             legend.append(source.label, source_style(source, 0)).append(", ")
         _line(console, legend.append("the model's own words plain"))
     if passages:
@@ -125,6 +144,7 @@ def answer_as_json(result: GenerationResult, passages: Sequence[Passage], shown:
         "text": result.text,
         "token_ids": list(result.token_ids),
         "finish_reason": result.finish_reason,
+        "stop": result.stop,
         "seed": result.seed,
         "passages": [
             {

@@ -22,11 +22,13 @@ if TYPE_CHECKING:
         GenerationRequest,
         GenerationResult,
         GenerationStats,
+        Grammar,
         GroundedSpan,
         Passage,
         PrefillEvent,
         Source,
         StepEvent,
+        TokenLogprob,
     )
     from groundspeed.verify.engine import Engine
 
@@ -41,6 +43,7 @@ __all__ = [
     "GenerationRequest",
     "GenerationResult",
     "GenerationStats",
+    "Grammar",
     "GroundedSpan",
     "GroundspeedError",
     "IndexReport",
@@ -55,6 +58,7 @@ __all__ = [
     "Source",
     "StepEvent",
     "StoreError",
+    "TokenLogprob",
     "index_corpus",
 ]
 
@@ -80,11 +84,13 @@ _HOMES = {
         "GenerationRequest",
         "GenerationResult",
         "GenerationStats",
+        "Grammar",
         "GroundedSpan",
         "Passage",
         "PrefillEvent",
         "Source",
         "StepEvent",
+        "TokenLogprob",
     ],
     "groundspeed.verify.engine": ["Engine"],
 }

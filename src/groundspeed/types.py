@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from groundspeed.errors import InputError
 
 if TYPE_CHECKING:
     from transformers import LogitsProcessor
@@ -18,12 +21,14 @@ __all__ = [
     "GenerationRequest",
     "GenerationResult",
     "GenerationStats",
+    "Grammar",
     "GroundedSpan",
     "Passage",
     "PrefillEvent",
     "ProgressCallback",
     "Source",
     "StepEvent",
+    "TokenLogprob",
 ]
 
 
@@ -78,11 +83,60 @@ class Source(IntEnum):
     OUTPUT = 3
     DATASTORE = 4
     RECYCLED = 5
+    GRAMMAR = 6
 
     @property
     def label(self) -> str:
         """The name used in statistics and JSON."""
         return self.name.lower()
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """What an answer must look like. It is checked when it is used, before anything is generated.
+
+    Attributes:
+        kind: What ``text`` is.
+        text: A JSON schema, a regular expression, a grammar, or a JSON list of the possible answers.
+    """
+
+    kind: Literal["json_schema", "regex", "lark", "choice"]
+    text: str
+
+    @classmethod
+    def json_schema(cls, schema: Mapping[str, Any] | str) -> Grammar:
+        """JSON that a schema describes, given as an object or as its text.
+
+        Between its tokens the model may put a space, or a line break and an indentation;
+        ``"x-guidance": {"whitespace_flexible": false}`` in the schema lets none in, so that more is forced.
+        """
+        return cls("json_schema", schema if isinstance(schema, str) else json.dumps(schema))
+
+    @classmethod
+    def json_object(cls) -> Grammar:
+        """Any JSON object."""
+        return cls.json_schema({"type": "object"})
+
+    @classmethod
+    def regex(cls, pattern: str) -> Grammar:
+        """A text that matches the whole of a regular expression of Rust's ``regex``: without look-around."""
+        return cls("regex", pattern)
+
+    @classmethod
+    def lark(cls, grammar: str) -> Grammar:
+        """A text of a context-free grammar in llguidance's form of Lark, which begins at ``start``."""
+        return cls("lark", grammar)
+
+    @classmethod
+    def choice(cls, texts: Sequence[str]) -> Grammar:
+        """One of the given texts.
+
+        Raises:
+            InputError: A single string was given.
+        """
+        if isinstance(texts, str):
+            raise InputError(f"choice was given the string {texts!r}; give a list of texts")
+        return cls("choice", json.dumps(list(texts)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +149,9 @@ class GenerationRequest:
             prompt.
         max_tokens: Upper bound on generated tokens.
         temperature: 0 is greedy decoding; above, tokens are drawn from the logits divided by it.
+        stop: The answer ends before the first of these strings that it completes, wherever tokens begin
+            and end.
+        grammar: What the answer must look like; it ends when that is complete.
         ignore_eos: Go on past end-of-sequence tokens until ``max_tokens`` (for benchmarks).
         speculate: False decodes plainly through the same engine.
         min_span: Shortest copied span, in characters, that grounding reports.
@@ -117,12 +174,17 @@ class GenerationRequest:
             temperature, ``top_k``, ``top_p``, ``min_p`` and ``typical_p``, as in ``generate``.
         timeout: Seconds from the request's arrival after which the answer ends with what there is of it; None
             for no bound.
+        logprobs: Report the log-probability of every token and of so many of the most probable ones in its
+            place, 0 to 20; None reports none.
+        echo: The text begins with the prompt; with ``logprobs`` the result has those of its tokens too.
     """
 
     prompt: str | tuple[int, ...]
     passages: tuple[Passage, ...] = ()
     max_tokens: int = 256
     temperature: float = 0.0
+    stop: tuple[str, ...] = ()
+    grammar: Grammar | None = None
     ignore_eos: bool = False
     speculate: bool = True
     min_span: int = 24
@@ -139,6 +201,23 @@ class GenerationRequest:
     min_tokens: int = 0
     logits_processors: tuple[LogitsProcessor, ...] = ()
     timeout: float | None = None
+    logprobs: int | None = None
+    echo: bool = False
+
+    def variants(self, n: int) -> tuple[GenerationRequest, ...]:
+        """The request for n answers: n requests that differ in their seed only.
+
+        The seeds are the request's own and those that follow it; without one, each takes a fresh one.
+        ``logits_processors`` that keep a state are not for more than one answer.
+
+        Raises:
+            InputError: n is no whole number above 0.
+        """
+        if not isinstance(n, int) or n < 1:
+            raise InputError(f"n is {n!r}; it must be a whole number of answers, 1 or more")
+        if self.seed is None:
+            return (self,) * n
+        return tuple(replace(self, seed=(self.seed + i) % 2**64) for i in range(n))
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +246,21 @@ class GroundedSpan:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """How probable the model held a token: by its own logits, before anything is done to them.
+
+    Attributes:
+        token_id: The token.
+        logprob: Natural logarithm of its probability.
+        top: The most probable tokens in its place with theirs, best first, as many as were asked for.
+    """
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class PrefillEvent:
     """Progress of reading the prompt: ``done`` of ``total`` tokens are in the KV cache."""
 
@@ -183,13 +277,15 @@ class StepEvent:
         sources: Where each of ``token_ids`` came from, same length.
         origins: Position in the source per token (see ``groundspeed.drafting.base``), -1 for the target
             itself.
-        text: Text that became final with this step; may be empty while a character is incomplete.
+        text: Text that became final with this step; may be empty while a character is incomplete or a stop
+            string may have begun. The first step's begins with the prompt where it is echoed.
         drafted: Nodes of the draft tree that was verified.
         accepted: Draft nodes accepted (``len(token_ids) - 1``, less where the stop cut it short).
         draft_s: Seconds spent proposing the tree.
         forward_s: Seconds in the target model's forward pass.
         accept_s: Seconds choosing the accepted path.
         commit_s: Seconds compacting the KV cache and telling the drafter.
+        logprobs: Of ``token_ids``, same length; None where they were not asked for.
     """
 
     token_ids: tuple[int, ...]
@@ -202,6 +298,7 @@ class StepEvent:
     forward_s: float
     accept_s: float
     commit_s: float
+    logprobs: tuple[TokenLogprob, ...] | None = None
 
 
 Decoding: TypeAlias = Literal["tree", "chain", "plain"]
@@ -257,14 +354,19 @@ class GenerationResult:
     """A finished answer.
 
     Attributes:
-        text: The answer.
-        token_ids: Its tokens, without the end-of-sequence token.
+        text: The answer; behind the prompt's text where that is echoed.
+        token_ids: Its tokens, without the end-of-sequence token. Behind a stop string they end with the token
+            that completed it, so they may hold more than the text.
         sources: Where each token came from, same length.
-        finish_reason: ``stop`` (end of sequence), ``length`` (``max_tokens``), ``context`` (context full),
-            ``timeout`` or ``cancelled``.
+        finish_reason: ``stop`` (end of sequence, a stop string, or the grammar is complete), ``length``
+            (``max_tokens``), ``context`` (context full), ``timeout`` or ``cancelled``.
         grounding: Spans copied verbatim from the passages, in answer order, disjoint and maximal.
         stats: What it took.
         seed: Of its random draws, the request's own or the fresh one taken instead; None for greedy decoding.
+        stop: The stop string that ended it, None where something else did.
+        logprobs: Of ``token_ids``, same length; None where they were not asked for.
+        prompt_logprobs: Of the prompt's tokens, as far as it was read; the first one has none. None where the
+            prompt was not echoed or none were asked for.
     """
 
     text: str
@@ -274,6 +376,9 @@ class GenerationResult:
     grounding: tuple[GroundedSpan, ...]
     stats: GenerationStats
     seed: int | None = None
+    stop: str | None = None
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
 
 
 Event: TypeAlias = PrefillEvent | StepEvent | GenerationResult

@@ -99,7 +99,9 @@ class FakeEngine:
         spans: tuple[GroundedSpan, ...] = ()
         if request.passages:
             spans = (GroundedSpan(0, 22, "alpha.md", 10, 32, "The cache is compacted", 0),)
-        stats = GenerationStats(3, len(ids), 3, len(ids), 20, {"passage": 18, "prompt": 2}, 0.5, 2.0, "tree")
+        stats = GenerationStats(
+            3, len(ids), 3, len(ids), 20, {"passage": 18, "prompt": 2}, 0, 0.5, 2.0, "tree"
+        )
         return GenerationResult(text, ids, sources, "stop", spans, stats, request.seed)
 
 

@@ -13,12 +13,14 @@ from groundspeed.datastores.tokens import TokenDatastore
 from groundspeed.datastores.writer import TokenDatastoreWriter
 from groundspeed.errors import GroundspeedError, InputError, MissingDependencyError, StoreError
 from groundspeed.integrations.cli.app import app
+from groundspeed.types import Grammar
 
 Engine = Retriever = Any
 FIELDS = {
     "text",
     "token_ids",
     "finish_reason",
+    "stop",
     "seed",
     "passages",
     "grounding",
@@ -36,6 +38,8 @@ STATS = {
     "drafted",
     "accepted",
     "accepted_by_source",
+    "cached_tokens",
+    "queued_s",
     "prefill_s",
     "decode_s",
     "decoding",
@@ -185,6 +189,17 @@ def test_generate_uses_the_prompt_as_it_is_and_drafts_from_the_documents(
     assert [(passage.document_id, passage.text) for passage in request.passages] == [
         (str(document), "Because.")
     ]
+
+
+def test_what_ends_and_forms_an_answer_reaches_the_engine(engine: Engine, tmp_path: Path) -> None:
+    prompt, schema = tmp_path / "prompt.txt", tmp_path / "schema.json"
+    prompt.write_text("Say why.")
+    schema.write_text('{"type": "object"}')
+    options = ("--stop", "\n\n", "--stop", "END", "--json-schema", schema)
+    assert run("generate", "--prompt-file", prompt, *options).exit_code == 0
+    (request,) = engine.requests
+    assert request.stop == ("\n\n", "END")
+    assert request.grammar == Grammar("json_schema", '{"type": "object"}')
 
 
 @pytest.mark.parametrize(

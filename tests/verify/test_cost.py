@@ -73,13 +73,11 @@ class Short:
         assert capacity <= self.context_length
         return self
 
-    def prefill(self, token_ids):
-        self.length += len(token_ids)
-
-    def verify(self, token_ids, tree):
-        self.length += len(token_ids)
-        assert self.length + len(tree) <= self.context_length
-        return torch.zeros(len(tree) + 1, self.vocab_size)
+    def verify(self, segments):
+        [segment] = segments
+        self.length += len(segment.token_ids)
+        assert self.length + len(segment.tree) <= self.context_length
+        return [torch.zeros(segment.rows + len(segment.tree), self.vocab_size)]
 
     def commit(self, path):
         assert not path
@@ -93,14 +91,11 @@ class Slow(Short):
         self.clock = clock
         self.passes = 0
 
-    def prefill(self, token_ids):
-        super().prefill(token_ids)
-        self.clock[0] += 0.1 * len(token_ids)
-
-    def verify(self, token_ids, tree):
-        self.passes += 1
-        self.clock[0] += 0.1 * (len(token_ids) + len(tree))
-        return super().verify(token_ids, tree)
+    def verify(self, segments):
+        [segment] = segments
+        self.passes += segment.rows
+        self.clock[0] += 0.1 * (len(segment.token_ids) + len(segment.tree))
+        return super().verify(segments)
 
 
 def test_a_slow_model_is_measured_in_one_round_of_a_short_context(monkeypatch):

@@ -1,22 +1,16 @@
 from __future__ import annotations
 
 import pytest
+from helpers.tokenizers import byte_tokenizer
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 from groundspeed.verify.text import Detokenizer
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    """One token per byte, so that most characters are cut across tokens."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    backend = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(tokenizer_object=backend)
+    return byte_tokenizer()
 
 
 @given(text=st.text(max_size=30), cuts=st.lists(st.integers(1, 5), max_size=40))

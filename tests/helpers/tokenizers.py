@@ -1,0 +1,23 @@
+"""Tokenizers made by hand."""
+
+from __future__ import annotations
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+END = "<end>"
+
+
+def byte_tokenizer(*merged: str) -> PreTrainedTokenizerFast:
+    """One token per byte, so that most characters are cut across tokens, then one that ends a text.
+
+    Args:
+        merged: Longer tokens of ASCII letters, each made of two tokens before it.
+    """
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {piece: i for i, piece in enumerate([*alphabet, *merged])}
+    merges = [next((m[:k], m[k:]) for k in range(1, len(m)) if {m[:k], m[k:]} <= set(vocab)) for m in merged]
+    backend = Tokenizer(models.BPE(vocab=vocab, merges=merges))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=END)
