@@ -7,11 +7,21 @@ import numpy as np
 
 from groundspeed.datastores.matches import ANY_REACH, LENGTH, MATCH_COLUMNS, PIECE, POSITION, gather
 from groundspeed.datastores.pointers import SIZE, TEXT
-from groundspeed.datastores.views import view
-from groundspeed.jit import kernel
+from groundspeed.datastores.views import prefetch, view
+from groundspeed.jit import inlined, kernel
 
 __all__ = ["candidates"]
 
+# Columns of a node that waits or waited.
+PARENT = 0
+NODE = 1
+BEGIN = 2  # of its matches in their order
+END = 3
+DEPTH = 4
+NEXT = 5  # node of the same mass that came after it
+NODE_COLUMNS = 6
+
+_AHEAD = 16  # tokens of text that are fetched before they are read
 _ESCAPE = 0.25  # share of the probability that a length leaves to all shorter ones
 
 
@@ -43,26 +53,28 @@ def candidates(table, like, context, size, depth, spread, seed, token_ids, paren
     budget = len(token_ids)
     order = np.arange(n)
     tokens = np.empty(n, np.int64)
-    # Nodes met and not in the tree yet: parent, token, first and past the last of its matches, depth.
-    waiting = np.empty((budget * 2 + n * 2, 5), np.int64)
-    waiting_masses = np.empty(len(waiting), np.float64)
-    waits = expand(table, like, matches, weights, order, tokens, 0, n, 0, -1, waiting, waiting_masses, 0)
+    waiting = np.empty((budget + n, NODE_COLUMNS), np.int64)
+    # Nodes of the same mass queue, so that none starves. Masses rise: the last queue has the next node.
+    queue_masses = np.empty(n, np.float64)
+    queues = np.empty((n, 2), np.int64)  # first and last node
+    met, queued = expand(
+        table, like, matches, weights, tokens, order, waiting, queue_masses, queues, 0, n, 0, -1, 0, 0
+    )
     nodes = 0
-    while nodes < budget and waits > 0:
-        best = 0
-        for i in range(1, waits):
-            if waiting_masses[i] > waiting_masses[best]:
-                best = i
-        token_ids[nodes] = waiting[best, 1]
-        parents[nodes] = waiting[best, 0]
-        masses[nodes] = waiting_masses[best]
-        low, high, deep = waiting[best, 2], waiting[best, 3], waiting[best, 4]
-        waits -= 1
-        waiting[best] = waiting[waits]
-        waiting_masses[best] = waiting_masses[waits]
-        waits = expand(
-            table, like, matches, weights, order, tokens, low, high, deep, nodes,
-            waiting, waiting_masses, waits,
+    while nodes < budget and queued > 0:
+        top = queued - 1
+        best = queues[top, 0]
+        token_ids[nodes] = waiting[best, NODE]
+        parents[nodes] = waiting[best, PARENT]
+        masses[nodes] = queue_masses[top]
+        if best == queues[top, 1]:
+            queued = top
+        else:
+            queues[top, 0] = waiting[best, NEXT]
+        begin, end, depth = waiting[best, BEGIN], waiting[best, END], waiting[best, DEPTH]
+        met, queued = expand(
+            table, like, matches, weights, tokens, order, waiting, queue_masses, queues,
+            begin, end, depth, nodes, met, queued,
         )  # fmt: skip
         nodes += 1
     return nodes
@@ -92,9 +104,10 @@ def weigh(matches, weights, n):
         longest = length
 
 
-@kernel
+@inlined
 def expand(
-    table, like, matches, weights, order, tokens, low, high, deep, node, waiting, masses, waits
+    table, like, matches, weights, tokens, order, waiting, queue_masses, queues,
+    low, high, deep, node, met, queued,
 ):  # fmt: skip
     """Sort the matches ``order[low:high]`` of a node by their next token; each token found waits."""
     end = np.int64(1) << 40  # sorts behind all tokens
@@ -104,6 +117,8 @@ def expand(
         text = view(table[piece, TEXT], table[piece, SIZE], like)
         position = matches[match, POSITION] + deep
         token = np.int64(text[position]) if position < len(text) and text[position] != text[0] else end
+        if deep % _AHEAD == 0:
+            prefetch(text, position + _AHEAD)
         at = k
         while at > low and tokens[at - 1] > token:
             tokens[at] = tokens[at - 1]
@@ -118,12 +133,32 @@ def expand(
         while stop < high and tokens[stop] == tokens[begin]:
             mass += weights[order[stop]]
             stop += 1
-        waiting[waits, 0] = node
-        waiting[waits, 1] = tokens[begin]
-        waiting[waits, 2] = begin
-        waiting[waits, 3] = stop
-        waiting[waits, 4] = deep + 1
-        masses[waits] = mass
-        waits += 1
+        waiting[met, PARENT] = node
+        waiting[met, NODE] = tokens[begin]
+        waiting[met, BEGIN] = begin
+        waiting[met, END] = stop
+        waiting[met, DEPTH] = deep + 1
+        queued = enqueue(waiting, queue_masses, queues, queued, met, mass)
+        met += 1
         begin = stop
-    return waits
+    return met, queued
+
+
+@inlined
+def enqueue(waiting, masses, queues, queued, entry, mass):
+    """Let a node wait behind those of its mass; no node that waits has more than the last one taken."""
+    at = queued
+    while at > 0 and masses[at - 1] > mass:
+        at -= 1
+    if at > 0 and masses[at - 1] == mass:
+        waiting[queues[at - 1, 1], NEXT] = entry
+        queues[at - 1, 1] = entry
+        return queued
+    for i in range(queued, at, -1):
+        masses[i] = masses[i - 1]
+        queues[i, 0] = queues[i - 1, 0]
+        queues[i, 1] = queues[i - 1, 1]
+    masses[at] = mass
+    queues[at, 0] = entry
+    queues[at, 1] = entry
+    return queued + 1

@@ -7,8 +7,8 @@ import numpy as np
 
 from groundspeed.datastores.pointers import GAP_COUNT, GAPS, KEY_COUNT, KEYS, ROWS, SIZE, TEXT
 from groundspeed.datastores.search import LONGEST, find, widen
-from groundspeed.datastores.views import view
-from groundspeed.jit import kernel
+from groundspeed.datastores.views import prefetch, view
+from groundspeed.jit import inlined, kernel
 
 __all__ = ["ANY_REACH", "LENGTH", "MATCH_COLUMNS", "PIECE", "POSITION", "TOKEN", "gather"]
 
@@ -54,11 +54,12 @@ def gather(table, like, context, size, depth, spread, reach, seed, out, weights)
     state = seed
     for k in range(min(size, 4)):
         state = mix(state ^ np.uint64(context[k]))
+    like_rows, like_keys, like_gaps = np.empty(0, np.uint32), np.empty(0, np.uint64), np.empty(0, np.int64)
     for piece in range(len(table)):
         text = view(table[piece, TEXT], table[piece, SIZE], like)
-        rows = view(table[piece, ROWS], table[piece, SIZE], np.empty(0, np.uint32))
-        keys = view(table[piece, KEYS], table[piece, KEY_COUNT], np.empty(0, np.uint64))
-        gaps = view(table[piece, GAPS], 2 * table[piece, GAP_COUNT], np.empty(0, np.int64))
+        rows = view(table[piece, ROWS], table[piece, SIZE], like_rows)
+        keys = view(table[piece, KEYS], table[piece, KEY_COUNT], like_keys)
+        gaps = view(table[piece, GAPS], 2 * table[piece, GAP_COUNT], like_gaps)
         if size == 0:
             break
         first = find(text, rows, keys, context, size)
@@ -78,7 +79,10 @@ def gather(table, like, context, size, depth, spread, reach, seed, out, weights)
             for k in range(picks):
                 pick = k if count <= spread else min(np.int64((k + shift) * (count / spread)), count - 1)
                 row = first + pick if pick < left else inner_last + 1 + pick - left
-                position = np.int64(rows[row]) + 1
+                out[begin + k, POSITION] = np.int64(rows[row]) + 1
+                prefetch(text, out[begin + k, POSITION])
+            for k in range(picks):
+                position = out[begin + k, POSITION]
                 if usable(text, gaps, position):
                     record(out, weights, n, length, text[position], piece, position, count / picks)
                     n += 1
@@ -101,7 +105,7 @@ def gather(table, like, context, size, depth, spread, reach, seed, out, weights)
     return n, complete
 
 
-@kernel
+@inlined
 def usable(text, gaps, position):
     """Whether a token stands at the position, and in a document that is not deleted."""
     if position >= len(text) or text[position] == text[0]:
@@ -117,7 +121,7 @@ def usable(text, gaps, position):
     return low == 0 or position >= gaps[2 * low - 1]
 
 
-@kernel
+@inlined
 def record(out, weights, n, length, token, piece, position, weight):
     """Write a match."""
     out[n, LENGTH] = length
@@ -127,7 +131,7 @@ def record(out, weights, n, length, token, piece, position, weight):
     weights[n] = weight
 
 
-@kernel
+@inlined
 def mix(state):
     """The next number of a SplitMix64 sequence (Steele et al. 2014)."""
     state = state + np.uint64(0x9E3779B97F4A7C15)

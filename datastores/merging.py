@@ -18,6 +18,7 @@ from groundspeed.jit import kernel
 __all__ = ["Merge", "merge_in_memory", "warm_up"]
 
 _BATCH = 1 << 20  # rows between two looks at the progress
+_STRETCH = 1 << 25  # symbols written at once: in long stretches the system keeps a file in large pages
 
 
 class Merge:
@@ -94,15 +95,15 @@ class Merge:
         for piece, gaps in zip(self.pieces, self._gaps, strict=True):
             text, position = piece.part.text, 0
             for start, end in [*gaps.tolist(), [len(text), len(text)]]:
-                for begin in range(position, start, _BATCH):
-                    yield text[begin : min(begin + _BATCH, start)]
+                for begin in range(position, start, _STRETCH):
+                    yield text[begin : min(begin + _STRETCH, start)]
                 position = end
 
     def rows(self) -> Iterator[NDArray[np.uint32]]:
         """The rows of the merged text, in batches."""
         if len(self.pieces) == 1 and not len(self._gaps[0]):
             rows = self.pieces[0].part.rows
-            yield from (rows[begin : begin + _BATCH] for begin in range(0, len(rows), _BATCH))
+            yield from (rows[begin : begin + _STRETCH] for begin in range(0, len(rows), _STRETCH))
             return
         table = piece_table(self.pieces)
         like = np.empty(0, self.pieces[0].part.text.dtype)

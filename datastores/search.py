@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from groundspeed.jit import kernel
+from groundspeed.datastores.views import prefetch
+from groundspeed.jit import inlined, kernel
 
 __all__ = ["LONGEST", "find", "key_layout", "levels", "separator", "top_keys", "widen"]
 
@@ -25,6 +26,9 @@ LONGEST = 24
 
 STRIDE = 32
 """Rows between two keys of the top table."""
+
+_NEAR = 32  # rows on each side of a match that are fetched before they are looked at
+_PROBES = 32  # rows that are fetched at once to search among them
 
 
 def separator(text: NDArray[Any]) -> int:
@@ -55,7 +59,7 @@ def key_layout(text):
     return 21, 3
 
 
-@kernel
+@inlined
 def lower_bound(keys, key, low, high):
     """First of the rising ``keys[low:high]`` that is not below ``key``; ``high`` when all are."""
     while low < high:
@@ -67,7 +71,7 @@ def lower_bound(keys, key, low, high):
     return low
 
 
-@kernel
+@inlined
 def overlap(text, row, context, size):
     """Tokens of the context, last first, that stand before and at position ``row``."""
     if row >= len(text):  # a damaged file must not lead out of the array
@@ -76,6 +80,21 @@ def overlap(text, row, context, size):
     while n < size and text[row - n] == context[n]:
         n += 1
     return n
+
+
+@inlined
+def fetch(text, rows, low, high, step):
+    """Begin to load the text at every so many rows, so that the waits overlap."""
+    for row in range(max(low, 0), min(high, len(rows)), step):
+        prefetch(text, rows[row])
+
+
+@inlined
+def sorts_below(text, row, context, size):
+    """Whether the context at a row sorts before the one asked for."""
+    row = min(np.int64(row), len(text) - 1)
+    n = overlap(text, row, context, size)
+    return n < size and np.int64(text[row - n]) < context[n]
 
 
 @kernel
@@ -103,17 +122,25 @@ def find(text, rows, keys, context, size):
     low = max(block - 1, 0) * STRIDE
     high = min(beyond * STRIDE, len(rows))
     while low < high:
-        middle = (low + high) // 2
-        row = min(np.int64(rows[middle]), len(text) - 1)
-        n = overlap(text, row, context, size)
-        if n < size and np.int64(text[row - n]) < context[n]:
-            low = middle + 1
-        else:
-            high = middle
+        # The texts of rows lie far apart. Waiting for many at once takes little longer than waiting for one.
+        step = (high - low) // _PROBES + 1
+        begin = low + step - 1
+        fetch(text, rows, begin, high, step)
+        few = 0
+        many = (high - begin + step - 1) // step
+        while few < many:
+            middle = (few + many) // 2
+            probe = begin + middle * step
+            if sorts_below(text, rows[probe], context, size):
+                few = middle + 1
+                low = probe + 1
+            else:
+                many = middle
+                high = probe
     return low
 
 
-@kernel
+@inlined
 def edge(text, rows, context, length, inside, step, reach):
     """Last row towards ``step`` (1 or -1), at most ``reach`` rows far, that matches ``length`` tokens."""
     last = min(len(rows) - 1, inside + reach) if step > 0 else max(0, inside - reach)
@@ -125,6 +152,8 @@ def edge(text, rows, context, length, inside, step, reach):
         stride *= 2
     if (outside - last) * step > 0:
         outside = last + step
+    if abs(outside - inside) > _NEAR:
+        fetch(text, rows, min(inside, outside), max(inside, outside), abs(outside - inside) // _NEAR)
     while abs(outside - inside) > 1:
         middle = (inside + outside) // 2
         if overlap(text, np.int64(rows[middle]), context, length) == length:
@@ -186,6 +215,9 @@ def widen(text, rows, context, size, first, last, reach):
     left = overlap(text, np.int64(rows[first - 1]), context, size) if first > 0 else 0
     right = overlap(text, np.int64(rows[last + 1]), context, size) if last + 1 < len(rows) else 0
     length = max(left, right)
+    if length > 0:
+        fetch(text, rows, first - _NEAR, first - 1, 1)
+        fetch(text, rows, last + 2, last + 1 + _NEAR, 1)
     if length > 0 and left == length:
         first = edge(text, rows, context, length, first - 1, -1, reach)
     if length > 0 and right == length:

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from groundspeed.datastores.candidates import candidates
+from groundspeed.datastores.snapshot import Snapshot
+
+
+def draft(documents: list[list[int]], context: list[int], budget: int) -> list[tuple[tuple[int, ...], float]]:
+    """The paths of the nodes of a draft with their shares, in the order they were taken."""
+    snapshot = Snapshot.of([np.array(document) for document in documents], 100)
+    tokens, parents = np.empty(budget, np.int64), np.empty(budget, np.int64)
+    shares: NDArray[np.float64] = np.empty(budget)
+    backwards = np.array(context[::-1], np.int64)
+    n = candidates(
+        snapshot.table, snapshot.like, backwards, len(context), 2, 64, np.uint64(0), tokens, parents, shares
+    )
+    paths: list[tuple[int, ...]] = []
+    for token, parent in zip(tokens[:n].tolist(), parents[:n].tolist(), strict=True):
+        paths.append((*(paths[parent] if parent >= 0 else ()), token))
+    return list(zip(paths, shares[:n].tolist(), strict=True))
+
+
+def test_a_draft_holds_the_paths_that_most_matches_go_on_with() -> None:
+    rng = np.random.default_rng(3)
+    documents = [[1, 2, *rng.integers(3, 6, 12).tolist()] for _ in range(40)]
+    got = draft(documents, [1, 2], 30)
+    # Every document starts with the context; the shares of a path are counted by comparing all of them.
+    counts: dict[tuple[int, ...], int] = {}
+    for document in documents:
+        for end in range(3, len(document) + 1):
+            path = tuple(document[2:end])
+            counts[path] = counts.get(path, 0) + 1
+    best = sorted(counts.values(), reverse=True)[:30]
+    assert len({path for path, _ in got}) == 30
+    assert [counts[path] for path, _ in got] == best
+    np.testing.assert_allclose([share for _, share in got], np.array(best) * 0.75 / 40, rtol=1e-9)
+
+
+def test_equally_likely_continuations_grow_equally_deep() -> None:
+    documents = [[1, 2, *range(first, first + 10)] for first in (10, 30, 50)]
+    got = draft(documents, [1, 2], 12)
+    depths = {first: max(len(path) for path, _ in got if path[0] == first) for first in (10, 30, 50)}
+    assert depths == {10: 4, 30: 4, 50: 4}
