@@ -126,6 +126,11 @@ class Generation:
         return self.session.length >= len(self._prompt_ids)
 
     @property
+    def written(self) -> bool:
+        """Whether the pass that ended the prompt was taken in."""
+        return bool(self._prefilled)
+
+    @property
     def scores(self) -> bool:
         """Whether the log-probabilities of the prompt are wanted, so that all of it must be read."""
         return self._prompt_logprobs is not None

@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 _IDLE_SECONDS = 2.0  # without work, after which the thread ends
 _PIECE, _PIECE_BESIDE = 1024, 128
 """Prompt tokens of a pass, alone and beside answers that are being written, which must not wait for long."""
+_READING_PACE = 1 / 4  # how fast what is known of the time of reading follows
 
 
 class Ticket:
@@ -92,6 +93,7 @@ class Scheduler:
         self._target = target
         self._cost = cost
         self._most_active = most_active
+        self._reading = 0.0  # seconds that a token of a prompt adds to a pass
         self._cache_tokens = cache_bytes // max(target.bytes_per_token, 1)
         self._waiting: deque[Ticket] = deque()
         self._active: list[Ticket] = []
@@ -136,7 +138,12 @@ class Scheduler:
                     if not self._waiting:
                         self._thread = None
                         return
-            self._turn()
+            try:
+                self._turn()
+            except Exception as error:  # nobody must wait for ever, whatever went wrong
+                logger.exception("a pass failed outside the model; the requests in it end")
+                for ticket in list(self._active):
+                    self._leave(ticket, error)
 
     def _turn(self) -> None:
         """One forward pass, and what comes before and after it."""
@@ -154,10 +161,8 @@ class Scheduler:
         except Exception as error:
             outcomes = self._one_by_one(list(segments.values()), error)
         seconds = time.perf_counter() - drafted
-        if all(ticket.generation.decoding for ticket in segments) and not any(
-            isinstance(outcome, Exception) for outcome in outcomes
-        ):
-            self._observe(list(segments.values()), seconds)
+        if not any(isinstance(outcome, Exception) for outcome in outcomes):
+            self._observe(segments, seconds)
         for (ticket, segment), outcome in zip(segments.items(), outcomes, strict=True):
             try:
                 if isinstance(outcome, Exception):
@@ -173,19 +178,18 @@ class Scheduler:
         """What each text takes through the pass: a draft, or a piece of its prompt while there is room."""
         drafts = self._drafts()
         writing, trees = list(drafts), list(drafts.values())
-        segments: dict[Ticket, Segment] = {}
-        if writing:
-            if any(map(len, trees)):
-                context = sum(ticket.generation.session.length for ticket in writing) // len(writing)
-                trees = share_budget(trees, self._cost.of(len(writing)).relative(context))
-            for ticket, tree in zip(writing, trees, strict=True):
-                segments[ticket] = ticket.generation.step(tree)
-        room = _PIECE_BESIDE if writing else _PIECE
+        pieces: dict[Ticket, Segment] = {}
+        room = most = _PIECE_BESIDE if writing else _PIECE
         for ticket in self._active:
-            if room > 0 and ticket not in segments:
-                segments[ticket] = ticket.generation.segment(room)
-                room -= len(segments[ticket].token_ids)
-        return segments
+            if room > 0 and ticket not in drafts:
+                pieces[ticket] = ticket.generation.segment(room)
+                room -= len(pieces[ticket].token_ids)
+        if any(map(len, trees)):
+            context = sum(ticket.generation.session.length for ticket in writing) // len(writing)
+            seconds = self._cost.of(len(writing)).seconds(context) + self._reading * (most - room)
+            trees = share_budget(trees, seconds / seconds[0])
+        steps = zip(writing, trees, strict=True)
+        return {ticket: ticket.generation.step(tree) for ticket, tree in steps} | pieces
 
     def _drafts(self) -> dict[Ticket, DraftTree]:
         """What is proposed for each text that is being written; one that cannot go on leaves."""
@@ -197,11 +201,17 @@ class Scheduler:
                 self._leave(ticket, error)
         return trees
 
-    def _observe(self, segments: list[Segment], seconds: float) -> None:
-        nodes = sum(len(segment.tree) for segment in segments)
-        rows = len(segments)
-        context = sum(segment.session.length - 1 for segment in segments) // rows
-        self._cost.of(rows).observe(nodes, context, seconds)
+    def _observe(self, segments: dict[Ticket, Segment], seconds: float) -> None:
+        """Learn what a pass costs, from those that only read and those that only write."""
+        tokens = sum(len(segment.token_ids) for segment in segments.values())
+        writing = [ticket.generation.written for ticket in segments]
+        if all(writing):
+            nodes = sum(len(segment.tree) for segment in segments.values())
+            context = sum(segment.session.length - 1 for segment in segments.values()) // tokens
+            self._cost.of(tokens).observe(nodes, context, seconds)
+        elif not any(writing) and tokens >= _PIECE_BESIDE:
+            rate = seconds / tokens
+            self._reading += (rate - self._reading) * (_READING_PACE if self._reading else 1)
 
     def _one_by_one(self, segments: list[Segment], error: Exception) -> list[torch.Tensor | Exception]:
         """A pass that failed has changed nothing: find out whose it was."""

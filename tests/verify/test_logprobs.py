@@ -33,10 +33,10 @@ def by_the_model_alone(model, text):
 def agree(logprobs, token_ids, wanted, top):
     assert [one.token_id for one in logprobs] == list(token_ids)
     for one, row in zip(logprobs, wanted, strict=True):
-        assert one.logprob == pytest.approx(row[one.token_id].item(), abs=1e-4)
+        assert one.logprob == pytest.approx(row[one.token_id].item(), abs=5e-4)
         values, ids = row.topk(top)
         assert [token for token, _ in one.top] == ids.tolist()
-        assert [value for _, value in one.top] == pytest.approx(values.tolist(), abs=1e-4)
+        assert [value for _, value in one.top] == pytest.approx(values.tolist(), abs=5e-4)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
