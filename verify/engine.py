@@ -21,6 +21,7 @@ from groundspeed.drafting.calibration import Calibration
 from groundspeed.drafting.forms import token_forms
 from groundspeed.errors import ContextLengthError, InputError
 from groundspeed.types import Event, GenerationRequest, GenerationResult, ProgressCallback
+from groundspeed.verify import sampling
 from groundspeed.verify.cost import measure_cost
 from groundspeed.verify.generation import Generation
 from groundspeed.verify.grammar import Grammars, check_grammar
@@ -167,6 +168,7 @@ class Engine:
             if drafter is None or isinstance(drafter, Blend):
                 # Its first run compiles for seconds, and loading mostly waits for the disk.
                 beside.submit(warm_up)
+            beside.submit(sampling.warm_up)
             loaded = load_model(name, device, dtype, on_progress)
         report(0)
         target = TransformersTarget(loaded.model)

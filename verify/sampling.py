@@ -15,13 +15,14 @@ from groundspeed.verify.acceptance import Choose
 from groundspeed.verify.draws import draw
 from groundspeed.verify.processors import make_processors
 from groundspeed.verify.rejection import draw_by_rejection
+from groundspeed.verify.warpers import TopP, Typical
 
 if TYPE_CHECKING:
     from transformers import LogitsProcessor
 
     from groundspeed.types import GenerationRequest
 
-__all__ = ["Chooser", "ProcessedChooser", "leading", "make_chooser"]
+__all__ = ["Chooser", "ProcessedChooser", "leading", "make_chooser", "warm_up"]
 
 _BLOCK = 128
 """Logits that are looked at together."""
@@ -155,6 +156,13 @@ def make_chooser(
     if seed is None and not processors:
         return greedy
     return ProcessedChooser(processors, seed, prompt_ids, max_tokens, device)
+
+
+def warm_up() -> None:
+    """Compile what draws tokens, or load it from numba's cache, so that no request waits for it."""
+    scores = torch.zeros(1, 8)
+    for warper in (TopP(0.9), Typical(0.9)):
+        draw(warper(torch.zeros(1, 1, dtype=torch.long), scores)[0].numpy(), 0, 0)
 
 
 def leading(logits: torch.Tensor, k: int) -> NDArray[np.int32]:
