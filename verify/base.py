@@ -52,6 +52,10 @@ class TargetSession(Protocol):
         """Keep the nodes of ``path`` (indices from the root down) of the last tree and drop all others."""
         ...
 
+    def close(self) -> None:
+        """Free the KV cache, whoever still holds the session: a traceback may hold all texts of a pass."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segment:
@@ -123,7 +127,9 @@ class TargetModel(Protocol):
     def verify(self, segments: Sequence[Segment]) -> list[torch.Tensor]:
         """Take texts through one forward pass, at most one segment each.
 
-        The committed tokens are in their caches afterwards; the nodes of the trees wait for ``commit``.
+        The committed tokens are in their caches afterwards; the nodes of the trees wait for ``commit``. Where
+        the capability says ``supports_tree``, a pass that fails changes nothing and may be tried again;
+        elsewhere texts would take turns anyway, and are handed over one at a time.
 
         Returns:
             By segment logits [rows + n, vocab], behind the last committed tokens and behind the nodes, in

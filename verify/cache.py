@@ -7,11 +7,16 @@ from typing import NamedTuple
 
 import torch
 
-__all__ = ["CHUNK", "KeyValueCache", "Layout", "StateKind"]
+__all__ = ["CHUNK", "KeyValueCache", "Layout", "StateKind", "whole_chunks"]
 
 
 CHUNK = 128
 """Positions that are stored together."""
+
+
+def whole_chunks(tokens: int) -> int:
+    """The room that is reserved for so many tokens, in tokens."""
+    return -(-tokens // CHUNK) * CHUNK
 
 
 class StateKind(NamedTuple):
@@ -141,6 +146,11 @@ class KeyValueCache:
         for own, buffer in zip(self._buffers, other._buffers, strict=True):
             own[:, :, :chunks] = buffer[:, :, :chunks]
         self.length = length
+
+    def free(self) -> None:
+        """Give the memory back; nothing can be read or written any more."""
+        self._states.clear()
+        self._buffers.clear()
 
     def _reserve(self, kind: StateKind, layers: int) -> torch.Tensor:
         """A buffer [layers, heads, chunks, CHUNK, size]."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,9 +26,16 @@ __all__ = ["Drafts"]
 
 logger = logging.getLogger(__name__)
 
+_PATIENCE = 1.0
+"""Seconds that a call of somebody else's drafter may take, as all requests wait for it."""
+
 
 class Drafts:
-    """Asks the drafter of a request, which only ever costs time: once it fails, no drafts come any more."""
+    """Asks the drafter of a request, which only ever costs time: once it fails, no drafts come any more.
+
+    Our own drafters are called directly. Those of others might never return, so they are called on a thread
+    of their own, and given up when a call takes more than a second.
+    """
 
     def __init__(self, engine: Engine) -> None:
         """None come before ``begin``.
@@ -35,6 +45,7 @@ class Drafts:
         """
         self._engine = engine
         self._drafter: Drafter | None = None
+        self._beside: _Beside | None = None
 
     def begin(self, prompt_ids: Sequence[int], passages: Sequence[Passage]) -> None:
         """Show the drafter the prompt and the passages."""
@@ -42,15 +53,14 @@ class Drafts:
         try:
             texts = _draft_texts(passages)
             encoded = tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
-            self._drafter = self._engine.drafter()
-            self._drafter.begin(
-                DraftRequest(
-                    prompt_ids=np.array(prompt_ids, np.int32),
-                    passages=tuple(np.array(ids, np.int32) for ids in encoded),
-                    vocab_size=self._engine.target.vocab_size,
-                    forms=self._engine.forms,
-                )
+            request = DraftRequest(
+                prompt_ids=np.array(prompt_ids, np.int32),
+                passages=tuple(np.array(ids, np.int32) for ids in encoded),
+                vocab_size=self._engine.target.vocab_size,
+                forms=self._engine.forms,
             )
+            self._drafter = self._call(self._engine.drafter)
+            self._call(self._drafter.begin, request)
         except Exception:
             self._drop("begin")
 
@@ -58,33 +68,34 @@ class Drafts:
         """Show it the tokens that joined the answer."""
         if self._drafter is not None:
             try:
-                self._drafter.extend(np.array(token_ids, np.int32))
+                self._call(self._drafter.extend, np.array(token_ids, np.int32))
             except Exception:
                 self._drop("extend")
 
     def recycle(self, token: int, tree: DraftTree, logits: torch.Tensor) -> None:
         """Show it the logits [n + 1, vocab] of a pass behind the last committed token and the n nodes."""
-        if isinstance(self._drafter, RecyclingDrafter) and self._drafter.runners_up:
-            try:
-                self._drafter.recycle(
-                    RunnerUps(
-                        np.concatenate([np.array([token], np.int32), tree.token_ids]),
-                        np.concatenate([np.array([-1], np.int32), tree.parents + 1]),
-                        leading(logits, self._drafter.runners_up),
-                    )
+        try:
+            if isinstance(self._drafter, RecyclingDrafter) and self._drafter.runners_up:
+                shown = RunnerUps(
+                    np.concatenate([np.array([token], np.int32), tree.token_ids]),
+                    np.concatenate([np.array([-1], np.int32), tree.parents + 1]),
+                    leading(logits, self._drafter.runners_up),
                 )
-            except Exception:
-                self._drop("recycle")
+                self._call(self._drafter.recycle, shown)
+        except Exception:
+            self._drop("recycle")
 
     def propose(self, budget: int) -> DraftTree:
         """What it drafts, of at most ``budget`` nodes; none without a drafter."""
         if self._drafter is None:
             return DraftTree.empty()
         try:
-            tree = self._drafter.propose(budget)
-            tree.validate(self._engine.target.vocab_size)
+            tree = self._call(self._drafter.propose, budget)
+            if not isinstance(tree, DraftTree):
+                raise DraftError(f"propose gave {type(tree).__name__}; a drafter must give a DraftTree")
             if len(tree) > budget:
                 raise DraftError(f"a budget of {budget} nodes was given and {len(tree)} were drafted")
+            tree.validate(self._engine.target.vocab_size)
         except Exception:
             self._drop("propose")
             return DraftTree.empty()
@@ -93,15 +104,88 @@ class Drafts:
     def end(self) -> None:
         """Let the drafter go."""
         drafter, self._drafter = self._drafter, None
-        if drafter is not None:
-            try:
-                drafter.end()
-            except Exception:
-                logger.warning("the drafter failed in end", exc_info=True)
+        try:
+            if drafter is not None:
+                self._call(drafter.end)
+        except Exception:
+            logger.warning("the drafter failed in end", exc_info=True)
+        finally:
+            if self._beside is not None:
+                self._beside.end()
+                self._beside = None
+
+    def _call(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call the drafter, or what makes it."""
+        if _is_ours(function):
+            return function(*args)
+        if self._beside is None:
+            self._beside = _Beside()
+        return self._beside.call(function, *args)
 
     def _drop(self, doing: str) -> None:
         logger.warning("the drafter failed in %s; the request goes on without drafts", doing, exc_info=True)
+        if self._beside is not None and self._beside.given_up:
+            self._drafter = None  # it is still busy, and cannot be told
         self.end()
+
+
+class _Beside:
+    """Calls functions on a thread of its own, and gives up the thread when one takes too long.
+
+    Attributes:
+        given_up: Whether one did; nothing more can be called.
+    """
+
+    def __init__(self) -> None:
+        self.given_up = False
+        self._calls: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
+        self._outcomes: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._serve, name="groundspeed drafter", daemon=True)
+        self._thread.start()
+
+    def call(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call a function and wait for it.
+
+        Raises:
+            DraftError: It takes too long, or wants to end the thread.
+        """
+        self._calls.put(lambda: function(*args))
+        try:
+            outcome, error = self._outcomes.get(timeout=_PATIENCE)
+        except queue.Empty:
+            self._give_up()
+            raise DraftError(
+                f"it has not returned after {_PATIENCE:g} s, in which all requests waited; a drafter with "
+                "more to do must do it on a thread of its own, and propose an empty tree until that is done"
+            ) from None
+        if error is None:
+            return outcome
+        if isinstance(error, Exception):
+            raise error
+        raise DraftError(f"it raised {type(error).__name__}, which is not for drafters to raise") from error
+
+    def end(self) -> None:
+        """Let the thread go, once it is free."""
+        self._calls.put(None)
+
+    def _serve(self) -> None:
+        while (call := self._calls.get()) is not None:
+            try:
+                self._outcomes.put((call(), None))
+            except BaseException as error:
+                self._outcomes.put((None, error))
+
+    def _give_up(self) -> None:
+        """Break off what runs in the thread if it is Python; a loop there would slow down everybody."""
+        self.given_up = True
+        ident = ctypes.c_ulong(self._thread.ident or 0)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(SystemExit))
+
+
+def _is_ours(function: Callable[..., Any]) -> bool:
+    """Whether a function, a method, or an object that is called, comes from this project."""
+    owner = getattr(function, "__self__", function)
+    return str(getattr(owner, "__module__", "")).startswith("groundspeed.")
 
 
 def _draft_texts(passages: Sequence[Passage]) -> list[str]:

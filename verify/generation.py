@@ -23,6 +23,7 @@ from groundspeed.types import (
 )
 from groundspeed.verify.acceptance import accept
 from groundspeed.verify.base import Segment
+from groundspeed.verify.cache import whole_chunks
 from groundspeed.verify.drafts import Drafts
 from groundspeed.verify.draws import fresh_seed
 from groundspeed.verify.grounding import ground
@@ -96,8 +97,8 @@ class Generation:
 
     @property
     def capacity(self) -> int:
-        """Most tokens that the KV cache will hold."""
-        return len(self._prompt_ids) + self._limit + self._engine.cost.max_nodes + 1
+        """Tokens that the KV cache has room for."""
+        return whole_chunks(len(self._prompt_ids) + self._limit + self._engine.cost.max_nodes + 1)
 
     @property
     def prompt_ids(self) -> Sequence[int]:
@@ -246,6 +247,8 @@ class Generation:
     def end(self) -> None:
         """Free what the request held."""
         self._drafts.end()
+        if self._session is not None:
+            self._session.close()
         self._session = None
 
     def _take(self, token_ids: list[int]) -> tuple[list[int], str]:

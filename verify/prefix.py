@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from groundspeed.verify.cache import whole_chunks
+
 if TYPE_CHECKING:
     from groundspeed.verify.base import TargetModel, TargetSession
 
@@ -35,8 +37,8 @@ class PrefixCache:
 
     @property
     def tokens(self) -> int:
-        """Tokens kept."""
-        return sum(len(ids) for ids, _ in self._kept)
+        """Tokens that there is room for in what is kept."""
+        return sum(whole_chunks(len(ids)) for ids, _ in self._kept)
 
     def find(
         self, prompt_ids: Sequence[int], others: Iterable[tuple[Sequence[int], TargetSession]]

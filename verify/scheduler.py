@@ -12,7 +12,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from groundspeed.drafting.budget import BatchCost, share_budget
+from groundspeed.errors import GroundspeedError
 from groundspeed.types import Event
+from groundspeed.verify.cache import whole_chunks
 from groundspeed.verify.prefix import PrefixCache
 
 if TYPE_CHECKING:
@@ -111,7 +113,7 @@ class Scheduler:
         """Queue a request."""
         with self._changed:
             if self._closed:
-                raise RuntimeError("the engine is closed")
+                raise GroundspeedError("the engine was closed; make a new one")
             self._waiting.append(ticket)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="groundspeed", daemon=True)
@@ -156,10 +158,7 @@ class Scheduler:
         if not segments:
             return
         drafted = time.perf_counter()
-        try:
-            outcomes: list[torch.Tensor | Exception] = list(self._target.verify(list(segments.values())))
-        except Exception as error:
-            outcomes = self._one_by_one(list(segments.values()), error)
+        outcomes = self._verify(list(segments.values()))
         seconds = time.perf_counter() - drafted
         if not any(isinstance(outcome, Exception) for outcome in outcomes):
             self._observe(segments, seconds)
@@ -213,18 +212,22 @@ class Scheduler:
             rate = seconds / tokens
             self._reading += (rate - self._reading) * (_READING_PACE if self._reading else 1)
 
-    def _one_by_one(self, segments: list[Segment], error: Exception) -> list[torch.Tensor | Exception]:
-        """A pass that failed has changed nothing: find out whose it was."""
-        if len(segments) == 1:
-            return [error]
-        logger.warning("a pass of %d texts failed; they are tried one by one", len(segments), exc_info=error)
-        outcomes: list[torch.Tensor | Exception] = []
-        for segment in segments:
+    def _verify(self, segments: list[Segment]) -> list[torch.Tensor | Exception]:
+        """By segment its logits, or what went wrong."""
+        if len(segments) > 1 and self._target.capability.supports_tree:
             try:
-                outcomes += self._target.verify([segment])
-            except Exception as own:
-                outcomes.append(own)
-        return outcomes
+                return list(self._target.verify(segments))
+            except Exception as error:  # nothing has changed, so it can be found out whose it was
+                logger.warning(
+                    "a pass of %d texts failed; they are tried one by one", len(segments), exc_info=error
+                )
+        return [self._verify_alone(segment) for segment in segments]
+
+    def _verify_alone(self, segment: Segment) -> torch.Tensor | Exception:
+        try:
+            return self._target.verify([segment])[0]
+        except Exception as error:
+            return error
 
     def _dismiss(self) -> None:
         """End what was cancelled or has run out of time."""
@@ -295,7 +298,7 @@ class Scheduler:
             return
         committed = generation.committed
         used = sum(other.generation.capacity for other in self._active)
-        while used + self.prefixes.tokens + len(committed) > self._cache_tokens:
+        while used + self.prefixes.tokens + whole_chunks(len(committed)) > self._cache_tokens:
             if not self.prefixes.forget():
                 return
         self.prefixes.keep(committed, generation.session)

@@ -60,6 +60,10 @@ class ChainSession:
         """Keep the first nodes of the chain and drop the others."""
         self._forget(len(path))
 
+    def close(self) -> None:
+        """Free the cache."""
+        del self._cache
+
     def _forget(self, kept: int) -> None:
         if self._recording:
             self._cache.crop(kept - self._pending)
@@ -95,3 +99,6 @@ class RecomputeSession:
 
     def commit(self, path: Sequence[int]) -> None:
         """There are no nodes to keep."""
+
+    def close(self) -> None:
+        """There is no cache to free."""

@@ -266,3 +266,7 @@ class TreeSession:
     def commit(self, path: Sequence[int]) -> None:
         """Keep the nodes of ``path`` and drop all others."""
         self.cache.keep(list(path))
+
+    def close(self) -> None:
+        """Free the KV cache."""
+        self.cache.free()

@@ -56,7 +56,7 @@ def test_requests_in_one_batch_hold_each_to_its_own_grammar_and_stop_strings(tar
 
     monkeypatch.setattr(target, "verify", once_all_are_queued)
     together = engine_of(target).generate_all(all_of_them())
-    assert max(sizes) == len(requests)
+    assert max(sizes) == (len(requests) if target.capability.supports_tree else 1)
     for one, other in zip(together, alone, strict=True):
         assert (one.token_ids, one.text) == (other.token_ids, other.text)
         assert (one.finish_reason, one.stop) == (other.finish_reason, other.stop)
