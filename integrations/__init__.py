@@ -1,1 +1,1 @@
-"""The ways in: pipeline and command line."""
+"""The ways in: pipeline, command line and LangChain."""

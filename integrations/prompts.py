@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from groundspeed.errors import ModelError
@@ -11,7 +12,7 @@ from groundspeed.types import Passage
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["GroundedPrompt"]
+__all__ = ["GroundedPrompt", "defused"]
 
 # Of eleven wordings tried on the embedded 135M model (twelve questions, one to three passages), this one
 # quoted most and looped least: asked for more than a sentence, or shown numbered passages, a model this small
@@ -26,8 +27,6 @@ class GroundedPrompt:
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         """Take the tokenizer of the target model."""
         self._tokenizer = tokenizer
-        added = tokenizer.added_tokens_decoder.values()
-        self._special = [token.content for token in added if token.special and len(token.content) > 1]
 
     def fit(
         self, question: str, passages: Sequence[Passage], room: int | None
@@ -52,7 +51,7 @@ class GroundedPrompt:
     def token_ids(self, question: str, passages: Sequence[Passage]) -> tuple[int, ...]:
         """Build the prompt with all the passages."""
         texts = "\n\n".join(passage.text.strip() for passage in passages)
-        user = self._defuse(f"Text:\n{texts}\n\nQuestion: {question.strip()}\n{_REMINDER}")
+        user = defused(f"Text:\n{texts}\n\nQuestion: {question.strip()}\n{_REMINDER}", self._tokenizer)
         if not self._tokenizer.chat_template:
             text = f"{_SYSTEM}\n\n{user}\n\nAnswer:"
             return tuple(self._tokenizer(text).input_ids)
@@ -78,8 +77,15 @@ class GroundedPrompt:
                     "it in the model folder, or remove it to get a plain prompt"
                 ) from error
 
-    def _defuse(self, text: str) -> str:
-        """Break up special tokens: a document that spells one out must not be able to end its turn."""
-        for token in self._special:
-            text = text.replace(token, f"{token[0]} {token[1:]}")
-        return text
+
+def defused(text: str, tokenizer: PreTrainedTokenizerBase) -> str:
+    """Break up special tokens: a text that spells one out must not be able to end its turn."""
+    for token in _special_tokens(tokenizer):
+        text = text.replace(token, f"{token[0]} {token[1:]}")
+    return text
+
+
+@lru_cache(16)
+def _special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[str, ...]:
+    added = tokenizer.added_tokens_decoder.values()
+    return tuple(token.content for token in added if token.special and len(token.content) > 1)

