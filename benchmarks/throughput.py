@@ -1,6 +1,6 @@
 """Many requests at once: time by how they are decoded, and whether the answers are the same.
 
-    python benchmarks/throughput.py ../shared/prompts/rag_mini.jsonl.gz benchmarks/nothing_to_copy.jsonl
+    python benchmarks/throughput.py ../shared/prompts/spec_bench.jsonl.gz benchmarks/nothing_to_copy.jsonl
 
 For each file the same prompts are answered plainly one after another, plainly side by side, with drafts one
 after another and with drafts side by side, in turns. Whole answers are timed, prompts included; what was read
