@@ -141,8 +141,8 @@ class Drafter(Protocol):
     What is shared between requests (a datastore, calibration) is handed to the constructor and is safe under
     threads; the drafter itself is used by one request at a time.
 
-    A drafter may fail: its request goes on without drafts. One from outside this project has a second for each
-    call, as all requests of the engine wait for it; what takes longer belongs on a thread of its own.
+    A drafter may fail: its request goes on without drafts. One from outside this project has a second for
+    each call, as all requests of the engine wait for it; what takes longer belongs on a thread of its own.
     """
 
     def begin(self, request: DraftRequest) -> None:
