@@ -63,7 +63,8 @@ class CostModel:
         nodes = np.unique([*self.nodes, *range(self.max_nodes, reach, 16), reach])
         with self._lock:
             known = self._seconds.copy()
-        slope = (known[:, -1] - known[:, 0]) / max(self.nodes[-1], 1)
+        # A single measurement may say that a large pass takes less; beyond it no time must become negative.
+        slope = np.maximum(known[:, -1] - known[:, 0], 0) / max(self.nodes[-1], 1)
         wider = CostModel(nodes, np.zeros(len(nodes)))
         for context, row in enumerate(wider._seconds):
             at = nodes + rows

@@ -79,6 +79,7 @@ class GenerationOptions(TypedDict, total=False):
     timeout: float | None
     logprobs: int | None
     echo: bool
+    stop_token_ids: tuple[int, ...]
 
 
 class RagPipeline:

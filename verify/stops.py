@@ -103,7 +103,7 @@ class AnswerText:
 
 
 def check_stops(request: GenerationRequest) -> None:
-    """Refuse stop strings that are none.
+    """Refuse stop strings and tokens that are none.
 
     Raises:
         InputError: Naming what was given and what is wanted.
@@ -114,3 +114,9 @@ def check_stops(request: GenerationRequest) -> None:
     for stop in stops:
         if not isinstance(stop, str) or not stop:
             raise InputError(f"stop holds {stop!r}; each must be a string of one character or more")
+    tokens: Sequence[Any] = request.stop_token_ids
+    for token in tokens:
+        if not isinstance(token, int) or token < 0:
+            raise InputError(
+                f"stop_token_ids holds {token!r}; each must be a token id, a whole number from 0 on"
+            )

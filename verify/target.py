@@ -22,7 +22,7 @@ from groundspeed.verify.sessions import ChainSession, RecomputeSession
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["TransformersTarget", "TreeSession"]
+__all__ = ["TransformersTarget", "TreeSession", "warn_of_processors"]
 
 
 _LEAST_ROWS = 4
@@ -50,7 +50,8 @@ _PROCESSORS = {
 logger = logging.getLogger(__name__)
 
 
-def _warn_of_processors(model: PreTrainedModel) -> None:
+def warn_of_processors(model: PreTrainedModel) -> None:
+    """Name the settings of a model's generation config that requests do not take from it."""
     settings = {name: getattr(model.generation_config, name, None) for name in _PROCESSORS}
     active = [f"{name}={value}" for name, value in settings.items() if value not in _PROCESSORS[name]]
     if active:
@@ -98,7 +99,6 @@ class TransformersTarget:
         self._lock = _LOCKS.setdefault(model, threading.Lock())
         self.layout = Layout({})
         self.windows: dict[int, int | None] = {}
-        _warn_of_processors(model)
         self.capability: Capability = examine(self)
 
     @property

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         StoreError,
     )
     from groundspeed.integrations.pipeline import Answer, RagPipeline, RetrievalEvent
+    from groundspeed.integrations.transformers import groundspeed_generate
     from groundspeed.retrieval.index import IndexReport, index_corpus
     from groundspeed.retrieval.retriever import Retriever
     from groundspeed.types import (
@@ -59,6 +60,7 @@ __all__ = [
     "StepEvent",
     "StoreError",
     "TokenLogprob",
+    "groundspeed_generate",
     "index_corpus",
 ]
 
@@ -77,6 +79,7 @@ _HOMES = {
         "StoreError",
     ],
     "groundspeed.integrations.pipeline": ["Answer", "RagPipeline", "RetrievalEvent"],
+    "groundspeed.integrations.transformers": ["groundspeed_generate"],
     "groundspeed.retrieval.index": ["IndexReport", "index_corpus"],
     "groundspeed.retrieval.retriever": ["Retriever"],
     "groundspeed.types": [

@@ -153,6 +153,7 @@ class GenerationRequest:
             and end.
         grammar: What the answer must look like; it ends when that is complete.
         ignore_eos: Go on past end-of-sequence tokens until ``max_tokens`` (for benchmarks).
+        stop_token_ids: Tokens that end the answer as an end-of-sequence token does, with ``ignore_eos`` too.
         speculate: False decodes plainly through the same engine.
         min_span: Shortest copied span, in characters, that grounding reports.
         seed: Of the random draws, in [0, 2**64); None takes a fresh one, which the result holds. Greedy
@@ -203,6 +204,7 @@ class GenerationRequest:
     timeout: float | None = None
     logprobs: int | None = None
     echo: bool = False
+    stop_token_ids: tuple[int, ...] = ()
 
     def variants(self, n: int) -> tuple[GenerationRequest, ...]:
         """The request for n answers: n requests that differ in their seed only.
@@ -363,7 +365,7 @@ class GenerationResult:
         grounding: Spans copied verbatim from the passages, in answer order, disjoint and maximal.
         stats: What it took.
         seed: Of its random draws, the request's own or the fresh one taken instead; None for greedy decoding.
-        stop: The stop string that ended it, None where something else did.
+        stop: The stop string, or the one of ``stop_token_ids``, that ended it; None where something else did.
         logprobs: Of ``token_ids``, same length; None where they were not asked for.
         prompt_logprobs: Of the prompt's tokens, as far as it was read; the first one has none. None where the
             prompt was not echoed or none were asked for.
@@ -376,7 +378,7 @@ class GenerationResult:
     grounding: tuple[GroundedSpan, ...]
     stats: GenerationStats
     seed: int | None = None
-    stop: str | None = None
+    stop: str | int | None = None
     logprobs: tuple[TokenLogprob, ...] | None = None
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
 

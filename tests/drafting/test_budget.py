@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import ArrayLike, NDArray
 
 from groundspeed.drafting.base import DraftTree
-from groundspeed.drafting.budget import CostModel, share_budget
+from groundspeed.drafting.budget import BatchCost, CostModel, share_budget
 
 
 @st.composite
@@ -182,3 +182,12 @@ def test_a_clock_that_fails_teaches_nothing(seconds: float) -> None:
     before = cost.relative(10).copy()
     cost.observe(4, 10, seconds)
     assert np.array_equal(cost.relative(10), before)
+
+
+def test_a_large_pass_that_was_measured_as_quick_makes_no_time_negative():
+    cost = BatchCost(CostModel([0, 4, 48], [2.0, 2.1, 1.0]))
+    for texts in (2, 5, 16):
+        model = cost.of(texts)
+        for nodes in (0, 48, model.max_nodes):
+            model.observe(nodes, 300, 1.0)
+        assert (model.seconds(0) > 0).all()

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import importlib.util
+import json
 import multiprocessing
 import shutil
 from pathlib import Path
@@ -7,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from helpers.families import TREE_FAMILIES, tiny_model
 
 from groundspeed.datastores.fingerprint import TokenizerFingerprint
 from groundspeed.datastores.writer import TokenDatastoreWriter
@@ -318,3 +321,23 @@ def test_the_embedded_model_is_the_one_in_its_gguf() -> None:
     with torch.inference_mode():
         logits = loaded.model(ids).logits
     assert torch.equal(logits, logits_of_gguf(path, ids))
+
+
+@pytest.mark.parametrize(
+    ("package", "quantisation"),
+    [
+        ("gptqmodel", {"quant_method": "gptq", "bits": 4}),
+        ("gptqmodel", {"quant_method": "awq", "bits": 4}),
+        ("bitsandbytes", {"quant_method": "bitsandbytes", "load_in_4bit": True}),
+        ("torchao", {"quant_method": "torchao", "quant_type": "int8_weight_only"}),
+    ],
+    ids=["gptq", "awq", "bitsandbytes", "torchao"],
+)
+def test_a_quantised_model_whose_package_is_missing_says_what_to_install(tmp_path, package, quantisation):
+    if importlib.util.find_spec(package):
+        pytest.skip(f"{package} is installed")
+    tiny_model(TREE_FAMILIES["llama"]()).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "quantization_config": quantisation}))
+    with pytest.raises(ModelError, match="install"):
+        load_model(str(tmp_path), "cpu")

@@ -37,3 +37,15 @@ def test_layers_in_other_dtypes_are_left_alone():
     model = nn.Sequential(nn.Linear(4, 4, dtype=torch.float64))
     assert pack_linears(model) == 0
     assert type(model[0]) is nn.Linear
+
+
+class Quantised(torch.Tensor):
+    """Claims to be bfloat16, as torchao's tensors do."""
+
+
+def test_layers_whose_weights_only_stand_for_numbers_are_left_alone():
+    linear = nn.Linear(8, 8, dtype=torch.bfloat16)
+    linear.weight = nn.Parameter(linear.weight.detach().as_subclass(Quantised))
+    model = nn.Sequential(linear, nn.Linear(8, 8, dtype=torch.bfloat16))
+    assert pack_linears(model) == 1
+    assert model[0] is linear

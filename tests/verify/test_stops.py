@@ -153,6 +153,13 @@ def test_what_ends_an_answer_is_told_apart(engine, spoken):
         engine.target.model.generation_config.eos_token_id = None
     assert ended.token_ids == ids[: min(ids.index(ids[20]), ids.index(ids[30]))]
     assert (ended.finish_reason, ended.stop) == ("stop", None)
+    request = GenerationRequest(PROMPT, max_tokens=60, ignore_eos=True, stop_token_ids=(ids[30], ids[20]))
+    first = min((ids.index(ids[20]), ids[20]), (ids.index(ids[30]), ids[30]))
+    for engine.drafter in (lambda: None, lambda: RightAnswer(ids)):
+        ended = engine.generate(request)
+        assert (ended.token_ids, ended.finish_reason, ended.stop) == (ids[: first[0]], "stop", first[1])
+    with pytest.raises(InputError, match="stop_token_ids holds -1"):
+        engine.generate(GenerationRequest(PROMPT, stop_token_ids=(-1,)))
 
 
 def cancelled_behind(engine, tokens, stop):
