@@ -298,8 +298,8 @@ class Engine:
         prompt_tokens = len(prompt_ids)
         if not prompt_tokens:
             raise InputError("the prompt has no tokens; give it some text")
-        if request.max_tokens < 1:
-            raise InputError(f"max_tokens is {request.max_tokens}; it must be at least 1")
+        if not isinstance(request.max_tokens, int) or request.max_tokens < 1:
+            raise InputError(f"max_tokens is {request.max_tokens!r}; it must be a whole number of at least 1")
         check_sampling(request, self.target.vocab_size)
         check_stops(request)
         check_logprobs(request)
@@ -308,7 +308,14 @@ class Engine:
             raise InputError(f"timeout is {request.timeout}; it must be None or above 0 seconds")
         if request.min_span < 1:
             raise InputError(f"min_span is {request.min_span}; it must be at least 1 character")
-        wrong = next((i for i in prompt_ids if not 0 <= i < self.target.vocab_size), None)
+        wrong = next(
+            (
+                i
+                for i in prompt_ids
+                if not isinstance(i, int | np.integer) or not 0 <= i < self.target.vocab_size
+            ),
+            None,
+        )
         if wrong is not None:
             raise InputError(
                 f"the prompt holds token id {wrong}; the model's vocabulary has "

@@ -144,7 +144,11 @@ class Scheduler:
                 self._turn()
             except Exception as error:  # nobody must wait for ever, whatever went wrong
                 logger.exception("a pass failed outside the model; the requests in it end")
-                for ticket in list(self._active):
+                with self._changed:
+                    tickets = list(self._active)
+                    if not tickets and self._waiting:  # or it would fail for ever
+                        tickets.append(self._waiting.popleft())
+                for ticket in tickets:
                     self._leave(ticket, error)
 
     def _turn(self) -> None:
