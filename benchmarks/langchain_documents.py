@@ -65,13 +65,13 @@ def first_text(model: ChatGroundspeed, rows: list[dict[str, Any]], shown: int) -
         ids = ChatPrompt(engine.tokenizer).token_ids(messages)
         request = GenerationRequest(ids, to_passages(documents), max_tokens=8)
 
-        engine.scheduler.prefixes.clear()
+        engine.forget_prefixes()
         begin = time.perf_counter()
         with engine.stream(request) as events:
             next(event for event in events if isinstance(event, StepEvent) and event.text)
             waits[0].append(time.perf_counter() - begin)
 
-        engine.scheduler.prefixes.clear()
+        engine.forget_prefixes()
         begin = time.perf_counter()
         pieces = chain.stream({"context": documents, "input": row["question"]})
         next(piece for piece in pieces if piece)

@@ -25,7 +25,7 @@ WAYS = ("plain, one by one", "plain, together", "drafts, one by one", "drafts, t
 
 
 def answer(engine: Engine, requests: Sequence[GenerationRequest], way: str) -> list[GenerationResult]:
-    engine.scheduler.prefixes.clear()
+    engine.forget_prefixes()
     requests = [replace(request, speculate=way.startswith("drafts")) for request in requests]
     if way.endswith("together"):
         return engine.generate_all(requests)

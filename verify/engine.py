@@ -239,6 +239,10 @@ class Engine:
                     return event
         raise AssertionError("a stream ends with its result")
 
+    def forget_prefixes(self) -> None:
+        """Drop what is kept for requests that begin alike, as a measurement needs; while none is running."""
+        self.scheduler.prefixes.clear()
+
     def close(self) -> None:
         """End all requests and free what is kept; the engine takes no more."""
         self.scheduler.close()

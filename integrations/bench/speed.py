@@ -181,6 +181,7 @@ def measure_speed(
         for place, prompt in enumerate(prompts):
             answers: dict[str, Sequence[int]] = {}
             for name, method in methods.items():
+                engine.forget_prefixes()
                 start = time.perf_counter()
                 answers[name] = method(prompt, max_tokens)
                 totals[name] += time.perf_counter() - start

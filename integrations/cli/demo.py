@@ -37,6 +37,7 @@ def demo(
         # In turn and twice, the second time counts: the first also compiles and warms up.
         for done, speculate in enumerate((False, True, False, True)):
             report("Answering without and with speculation", done, 4)
+            engine.forget_prefixes()
             answers[speculate] = pipeline.ask(question, k=1, max_tokens=max_tokens, speculate=speculate)
     plain, drafted = answers[False], answers[True]
     table = Table("without speculation", "with speculation", title=question, title_justify="left")
