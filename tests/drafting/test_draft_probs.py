@@ -61,7 +61,7 @@ def test_every_node_has_its_draws_in_order():
         (lambda tree: shallow(tree, 1), [(), (1,), (3,)]),
         (lambda tree: shallow(tree, 0), [()]),
         (leading_chain, [(), (3,)]),
-        (lambda tree: share_budget([tree], np.array([1, 1, 1, 9, 9, 9.0])), [(), (1,)]),
+        (lambda tree: share_budget([tree], np.array([1, 1, 1, 9, 9, 9.0]))[0], [(), (1,)]),
         (lambda tree: merge([tree_of([4, 1, 0], [-1, -1, 1]), tree]), [(), (1,), (3,)]),
         (lambda tree: merge([tree, tree_of([5], [-1])]), [(), (1,), (3,)]),
         (lambda tree: prune(merge([tree, tree_of([5, 0], [-1, 0])]), 3), [(), (1,)]),
