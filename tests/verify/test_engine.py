@@ -15,7 +15,7 @@ from groundspeed.drafting.base import DraftTree
 from groundspeed.errors import ContextLengthError, InputError
 from groundspeed.types import GenerationRequest, GenerationResult, Passage, PrefillEvent, Source, StepEvent
 from groundspeed.verify.engine import Engine
-from groundspeed.verify.target import TransformersTarget
+from groundspeed.verify.target import TransformersTarget, warn_of_processors
 
 PROMPT = (5, 6, 7, 8, 5, 6, 7, 8)
 
@@ -325,7 +325,7 @@ def test_settings_of_the_generation_config_that_are_not_applied_are_named(caplog
     model = tiny_model(TREE_FAMILIES["llama"]())
     model.generation_config.repetition_penalty = 1.3
     with caplog.at_level(logging.WARNING):
-        TransformersTarget(model)
+        warn_of_processors(model)
     assert "repetition_penalty=1.3" in caplog.text
 
 

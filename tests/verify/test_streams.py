@@ -29,7 +29,7 @@ def engine(target):
     target.before = lambda segments: None
     with engine_of(target) as engine:
         yield engine
-    assert not any(thread.name == "groundspeed" for thread in threading.enumerate())
+    assert engine.scheduler._thread is None
 
 
 @pytest.fixture(scope="module")

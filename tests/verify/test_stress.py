@@ -99,6 +99,7 @@ def live_tensors() -> tuple[int, int]:
     gc.collect()
     # By their types, as other objects may warn of being looked at.
     tensors = [one for one in gc.get_objects() if issubclass(type(one), torch.Tensor)]
+    tensors = [one for one in tensors if one.layout is torch.strided]  # packed weights have no storage
     storages = {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in tensors}
     return len(tensors), sum(storages.values())
 
