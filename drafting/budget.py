@@ -106,15 +106,10 @@ class CostModel:
 
 
 class BatchCost:
-    """What passes cost by the number of texts that share them; each number learns for itself.
-
-    Attributes:
-        max_nodes: The largest tree of one text that is worth drafting.
-    """
+    """What passes cost by the number of texts that share them; each number learns for itself."""
 
     def __init__(self, single: CostModel) -> None:
         """Start from what a pass of one text costs."""
-        self.max_nodes = single.max_nodes
         self._models = {1: single}
 
     def of(self, texts: int) -> CostModel:

@@ -130,7 +130,7 @@ def groundspeed_generate(
         try:
             run_rows(engine, requests, rows)
         finally:
-            engine.scheduler.prefixes.clear()  # the weights may be others the next time
+            engine.forget_prefixes()  # the weights may be others the next time
     if streamer is not None:
         streamer.end()
     sequences = _padded(input_ids, [row.answer for row in rows], generation_config)

@@ -31,7 +31,7 @@ from groundspeed.verify.vectors import (
     tile,
     total,
     widen,
-)  # fmt: skip
+)
 
 __all__ = ["LONGEST_STEP", "attend", "combine", "partial_floats"]
 
@@ -69,15 +69,10 @@ SEGMENT, GROUP, CHUNK_NUMBER = 0, 1, 2
 TASK_COLUMNS = 3
 
 
-def partial_floats(value_size: int) -> int:
-    """Floats of a partial result: the maximum, the sum, and the weighted values, padded to whole tiles."""
-    return 2 + -(-value_size // TILE_LANES) * TILE_LANES
-
-
 @kernel
-def padded(size):
-    """The next multiple of ``TILE_LANES``."""
-    return (size + TILE_LANES - 1) // TILE_LANES * TILE_LANES
+def partial_floats(value_size):
+    """Floats of a partial result: the maximum, the sum, and the weighted values, padded to whole tiles."""
+    return 2 + (value_size + TILE_LANES - 1) // TILE_LANES * TILE_LANES
 
 
 @cache
@@ -115,8 +110,8 @@ def run_tasks(call, like):
     window, stride = call[WINDOW], call[PATH_STRIDE]
     key_size, value_size = call[KEY_SIZE], call[VALUE_SIZE]
     shared = call[HEADS] // call[GROUPS]  # query heads that share a key/value head
-    wide = padded(value_size)
-    floats = 2 + wide
+    floats = partial_floats(value_size)
+    wide = floats - 2
     queries = np.zeros((shared * LONGEST_STEP + TILE_ROWS, key_size), np.float32)
     keys = np.zeros(_SLOTS * key_size, np.float32)
     values = np.zeros(_SLOTS * wide, np.float32)
@@ -135,9 +130,9 @@ def run_tasks(call, like):
             np.empty(0, np.int64),
         )
         first, rows, prefix = segment[FIRST_ROW], segment[ROWS], segment[PREFIX]
-        causal = segment[CAUSAL] or chunk != prefix // CHUNK
         start = chunk * CHUNK
         last = prefix < start + CHUNK  # the pass itself writes here
+        causal = segment[CAUSAL] or not last
         stored = min(prefix - start, CHUNK)
         slots = stored + rows if last else stored
         key_base = group * segment[ROOM] * key_size * CHUNK
@@ -292,7 +287,7 @@ def combine(call, segments, sinks, like):
     positions = view(call[POSITIONS], far, np.empty(0, np.int32))
     partials = view(call[PARTIALS], far, np.empty(0, np.float32))
     heads, value_size, window = call[HEADS], call[VALUE_SIZE], call[WINDOW]
-    floats = 2 + padded(value_size)
+    floats = partial_floats(value_size)
     sums = np.empty(value_size, np.float32)
     for s in range(len(segments)):
         first, rows, chunks = segments[s, FIRST_ROW], segments[s, ROWS], segments[s, CHUNKS]

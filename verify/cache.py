@@ -14,9 +14,14 @@ CHUNK = 128
 """Positions that are stored together."""
 
 
+def chunks_of(tokens: int) -> int:
+    """Chunks that so many tokens begin."""
+    return -(-tokens // CHUNK)
+
+
 def whole_chunks(tokens: int) -> int:
     """The room that is reserved for so many tokens, in tokens."""
-    return -(-tokens // CHUNK) * CHUNK
+    return chunks_of(tokens) * CHUNK
 
 
 class StateKind(NamedTuple):
@@ -79,7 +84,7 @@ class KeyValueCache:
             capacity: Most tokens it can hold, draft nodes included.
         """
         self.capacity = capacity
-        self.chunks = -(-capacity // CHUNK)
+        self.chunks = chunks_of(capacity)
         self.length = 0
         self._layout = layout
         self._states: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -109,7 +114,7 @@ class KeyValueCache:
         """Store states [heads, rows, size] behind the committed ones."""
         for states, new in zip(self._states[layer], (key, value), strict=True):
             end = self.length + new.shape[1]
-            for chunk in range(self.length // CHUNK, -(-end // CHUNK)):
+            for chunk in range(self.length // CHUNK, chunks_of(end)):
                 start = max(self.length, chunk * CHUNK)
                 stop = min(end, (chunk + 1) * CHUNK)
                 states[:, chunk, start - chunk * CHUNK : stop - chunk * CHUNK] = new[
@@ -118,7 +123,7 @@ class KeyValueCache:
 
     def read(self, layer: int, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
         """A layer's keys and values of positions [start, stop), each [heads, stop - start, size]."""
-        chunks = -(-stop // CHUNK)
+        chunks = chunks_of(stop)
         keys, values = (states[:, :chunks].flatten(1, 2)[:, start:stop] for states in self._states[layer])
         return keys, values
 
@@ -142,7 +147,7 @@ class KeyValueCache:
     @torch.inference_mode()
     def take(self, other: KeyValueCache, length: int) -> None:
         """Begin with the first ``length`` tokens of another text of the same model."""
-        chunks = -(-length // CHUNK)
+        chunks = chunks_of(length)
         for own, buffer in zip(self._buffers, other._buffers, strict=True):
             own[:, :, :chunks] = buffer[:, :, :chunks]
         self.length = length

@@ -32,6 +32,7 @@ from groundspeed.verify.scheduler import Scheduler, Ticket
 from groundspeed.verify.stops import check_stops
 from groundspeed.verify.streams import EventStream, events
 from groundspeed.verify.target import TransformersTarget, warn_of_processors
+from groundspeed.verify.text import decode
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -294,8 +295,7 @@ class Engine:
         """The text of a prompt."""
         if isinstance(prompt, str):
             return prompt
-        options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
-        return str(self.tokenizer.decode(list(prompt), **options))
+        return decode(self.tokenizer, prompt)
 
     def _check(self, request: GenerationRequest, prompt_ids: list[int]) -> int | None:
         """Refuse what cannot be done; how many tokens the context leaves, None for no bound."""

@@ -80,6 +80,10 @@ class Scheduler:
     pass carries the draft trees of all texts that are being written, within a node budget that they share by
     expected gain, and a piece of the prompts that are being read. Requests begin in the order they came, as
     soon as there is room for their whole KV cache.
+
+    Attributes:
+        prefixes: What is kept for requests that begin alike.
+        cache_tokens: Tokens that all KV caches may hold together.
     """
 
     def __init__(self, target: TargetModel, cost: BatchCost, *, most_active: int, cache_bytes: int) -> None:
@@ -96,18 +100,13 @@ class Scheduler:
         self._cost = cost
         self._most_active = most_active
         self._reading = 0.0  # seconds that a token of a prompt adds to a pass
-        self._cache_tokens = cache_bytes // max(target.bytes_per_token, 1)
+        self.cache_tokens = cache_bytes // max(target.bytes_per_token, 1)
         self._waiting: deque[Ticket] = deque()
         self._active: list[Ticket] = []
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closed = False
         _schedulers.add(self)
-
-    @property
-    def cache_tokens(self) -> int:
-        """Tokens that all KV caches may hold together."""
-        return self._cache_tokens
 
     def submit(self, ticket: Ticket) -> None:
         """Queue a request."""
@@ -260,8 +259,7 @@ class Scheduler:
                     return
                 ticket = self._waiting[0]
             generation = ticket.generation
-            used = sum(other.generation.capacity for other in self._active)
-            if self._active and used + generation.capacity > self._cache_tokens:
+            if self._active and self._used + generation.capacity > self.cache_tokens:
                 return
             found = None
             if not generation.scores:
@@ -269,9 +267,7 @@ class Scheduler:
                     generation.prompt_ids,
                     [(other.generation.committed, other.generation.session) for other in self._active],
                 )
-            while used + generation.capacity + self.prefixes.tokens > self._cache_tokens:
-                if not self.prefixes.forget():
-                    break
+            self._make_room(generation.capacity)
             with self._changed:
                 self._waiting.popleft()
                 self._active.append(ticket)
@@ -301,11 +297,20 @@ class Scheduler:
         if not generation.begun or not self._target.capability.supports_tree:
             return
         committed = generation.committed
-        used = sum(other.generation.capacity for other in self._active)
-        while used + self.prefixes.tokens + whole_chunks(len(committed)) > self._cache_tokens:
+        if self._make_room(whole_chunks(len(committed))):
+            self.prefixes.keep(committed, generation.session)
+
+    @property
+    def _used(self) -> int:
+        """Tokens that there is room for in the KV caches of the active requests."""
+        return sum(ticket.generation.capacity for ticket in self._active)
+
+    def _make_room(self, tokens: int) -> bool:
+        """Forget prefixes until there is room for so many tokens; whether there is."""
+        while self._used + self.prefixes.tokens + tokens > self.cache_tokens:
             if not self.prefixes.forget():
-                return
-        self.prefixes.keep(committed, generation.session)
+                return False
+        return True
 
 
 _schedulers: weakref.WeakSet[Scheduler] = weakref.WeakSet()

@@ -52,6 +52,9 @@ class StepAttention:
         self._tasks: dict[tuple[int, int], NDArray[np.int64]] = {}
         self._partials = np.empty(0, np.float32)
         self._call = np.zeros(kernels.CALL_COLUMNS, np.int64)
+        self._call[kernels.SEGMENT_TABLE] = table.ctypes.data
+        self._call[kernels.POSITIONS] = self._positions.ctypes.data
+        self._call[kernels.PATHS], self._call[kernels.PATH_STRIDE] = self._paths.ctypes.data, depth
 
     @staticmethod
     def takes(states: torch.Tensor) -> bool:
@@ -98,13 +101,10 @@ class StepAttention:
         query, key, value = (_rows_in_order(states) for states in (query, key, value))
         call[k.NEXT_TASK] = 0
         call[k.TASKS], call[k.TASK_TABLE] = len(tasks), tasks.ctypes.data
-        call[k.SEGMENT_TABLE] = table.ctypes.data
         call[k.QUERY : k.QUERY_ROW + 1] = query.data_ptr(), query.stride(1), query.stride(2)
         call[k.KEY : k.KEY_ROW + 1] = key.data_ptr(), key.stride(1), key.stride(2)
         call[k.VALUE : k.VALUE_ROW + 1] = value.data_ptr(), value.stride(1), value.stride(2)
         call[k.HEADS : k.VALUE_SIZE + 1] = heads, groups, key.shape[-1], value.shape[-1]
-        call[k.POSITIONS] = self._positions.ctypes.data
-        call[k.PATHS], call[k.PATH_STRIDE] = self._paths.ctypes.data, self._paths.shape[1]
         call[k.PARTIALS], call[k.SETTINGS] = self._partials.ctypes.data, settings.ctypes.data
         call[k.WINDOW] = window or 0
         run_parallel(k.attend(query.dtype.itemsize * 8), call.ctypes.data)

@@ -8,9 +8,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["Detokenizer"]
+__all__ = ["Detokenizer", "decode"]
 
 _UNFINISHED = "\ufffd"
+
+
+def decode(tokenizer: PreTrainedTokenizerBase, token_ids: Sequence[int]) -> str:
+    """The text of tokens as users see it."""
+    options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
+    return str(tokenizer.decode(list(token_ids), **options))
 
 
 class Detokenizer:
@@ -49,6 +55,5 @@ class Detokenizer:
 
     def _decode(self) -> tuple[str, str]:
         window = self._ids[self._start :]
-        options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
-        before = self._tokenizer.decode(window[: self._settled - self._start], **options)
-        return str(before), str(self._tokenizer.decode(window, **options))
+        before = decode(self._tokenizer, window[: self._settled - self._start])
+        return before, decode(self._tokenizer, window)

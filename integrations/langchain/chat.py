@@ -58,11 +58,6 @@ class ChatGroundspeed(GroundspeedSettings, BaseChatModel):
     def _identifying_params(self) -> dict[str, Any]:
         return self.settings
 
-    @classmethod
-    def is_lc_serializable(cls) -> bool:
-        """Serialised by its settings, without the weights."""
-        return True
-
     def _generate(
         self,
         messages: list[BaseMessage],
@@ -192,11 +187,6 @@ class ChatGroundspeed(GroundspeedSettings, BaseChatModel):
             if one.get("max_concurrency") is None:
                 one["max_concurrency"] = len(inputs)
         return super().batch(inputs, configs, return_exceptions=return_exceptions, **kwargs)
-
-    def get_token_ids(self, text: str) -> list[int]:
-        """The token ids of a text, by the model's tokenizer."""
-        ids: list[int] = self.engine.tokenizer(text, add_special_tokens=False)["input_ids"]
-        return ids
 
     def get_num_tokens_from_messages(
         self, messages: list[BaseMessage], tools: Sequence[Any] | None = None

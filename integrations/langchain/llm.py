@@ -41,11 +41,6 @@ class GroundspeedLLM(GroundspeedSettings, BaseLLM):
         grammar = self._call.get("grammar")
         return {**self.settings, **({"grammar": repr(grammar)} if grammar is not None else {})}
 
-    @classmethod
-    def is_lc_serializable(cls) -> bool:
-        """Serialised by its settings, without the weights."""
-        return True
-
     def _generate(
         self,
         prompts: list[str],
@@ -125,11 +120,6 @@ class GroundspeedLLM(GroundspeedSettings, BaseLLM):
             **metadata(result, engine, engine.model_name or self.model),
             "usage_metadata": usage(result.stats),
         }
-
-    def get_token_ids(self, text: str) -> list[int]:
-        """The token ids of a text, by the model's tokenizer."""
-        ids: list[int] = self.engine.tokenizer(text, add_special_tokens=False)["input_ids"]
-        return ids
 
     def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
         params = super()._get_ls_params(stop=stop or self.stop, **kwargs)

@@ -116,6 +116,16 @@ class GroundspeedSettings(BaseModel):
         }
         return {name: value for name, value in values.items() if value is not None}
 
+    @classmethod
+    def is_lc_serializable(cls) -> bool:
+        """Serialised by its settings, without the weights."""
+        return True
+
+    def get_token_ids(self, text: str) -> list[int]:
+        """The token ids of a text, by the model's tokenizer."""
+        ids: list[int] = self.engine.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return ids
+
     def _engine_for(self, model: str) -> Engine:
         if model == self.model and self.shared_engine is not None:
             engine = self.shared_engine.get()
