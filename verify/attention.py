@@ -24,7 +24,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from groundspeed.verify.attention_kernel import LONGEST_STEP
 from groundspeed.verify.cache import KeyValueCache
 from groundspeed.verify.paths import trace_paths
-from groundspeed.verify.step_attention import StepAttention
+from groundspeed.verify.step_attention import Scoring, StepAttention
 
 __all__ = ["IMPLEMENTATION", "PassAttention", "Stretch", "register"]
 
@@ -182,11 +182,7 @@ class PassAttention(Cache):  # type: ignore[misc]
         query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,
-        *,
-        window: int | None,
-        scaling: float,
-        softcap: float | None,
-        sinks: torch.Tensor | None,
+        scoring: Scoring,
     ) -> torch.Tensor:
         """Query [1, H, rows, dk], key and value [1, G, rows, d], as noted -> [1, rows, H, dv]."""
         if id(key) not in self._written:
@@ -198,16 +194,13 @@ class PassAttention(Cache):  # type: ignore[misc]
         if StepAttention.takes(query) and key.dtype == value.dtype == query.dtype:
             others = [stretch for stretch in others if not stretch.fits_kernel]
             for kernel in self._kernels_in_turn():
-                kernel(
-                    layer, query, key, value, out,
-                    window=window, scaling=scaling, softcap=softcap, sinks=sinks,
-                )  # fmt: skip
+                kernel(layer, query, key, value, out, scoring)
         for stretch in others:
             rows = slice(stretch.first, stretch.first + stretch.rows)
-            out[:, rows] = _attend_stretch(
-                stretch, layer, query[:, :, rows], key[:, :, rows], value[:, :, rows], window, scaling,
-                softcap, sinks,
-            ).transpose(1, 2)  # fmt: skip
+            own = _attend_stretch(
+                stretch, layer, query[:, :, rows], key[:, :, rows], value[:, :, rows], scoring
+            )
+            out[:, rows] = own.transpose(1, 2)
         return out
 
     def _kernels_in_turn(self) -> list[StepAttention]:
@@ -252,17 +245,15 @@ def _attend_stretch(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    window: int | None,
-    scaling: float,
-    softcap: float | None,
-    sinks: torch.Tensor | None,
+    scoring: Scoring,
 ) -> torch.Tensor:
     """Store the new states and attend, by PyTorch's own operations: [1, H, rows, dk] -> [1, H, rows, dv]."""
     cache, prefix, size = stretch.cache, stretch.prefix, stretch.rows
     cache.write(layer, key[0], value[0])
     heads, groups = query.shape[1], key.shape[1]
     each = heads // groups
-    fused = softcap is None and sinks is None
+    window, scaling = scoring.window, scoring.scaling
+    fused = scoring.softcap is None and scoring.sinks is None
     unwindowed = window is None or size <= window
     if fused and stretch.causal and prefix == 0 and unwindowed and size > 1:
         key, value = key.repeat_interleave(each, 1), value.repeat_interleave(each, 1)
@@ -274,7 +265,7 @@ def _attend_stretch(
         out = scaled_dot_product_attention(query, keys[None], values[None], attn_mask=mask, scale=scaling)
     else:
         mask = mask[0].expand(groups, -1, -1)
-        out = _attend_plainly(query[0], keys, values, mask, scaling, softcap, sinks)
+        out = _attend_plainly(query[0], keys, values, mask, scoring)
     return out.reshape(1, heads, size, -1)
 
 
@@ -283,16 +274,15 @@ def _attend_plainly(
     key: torch.Tensor,
     value: torch.Tensor,
     mask: torch.Tensor,
-    scaling: float,
-    softcap: float | None,
-    sinks: torch.Tensor | None,
+    scoring: Scoring,
 ) -> torch.Tensor:
     """Attention by matrix products: query [G, r, d], key and value [G, k, d], mask [G, r, k] -> [G, r, d].
 
     Has what the fused kernels lack: soft-capped logits (Gemma 2) and attention sinks (gpt-oss). Its scores
     are rounded to the dtype before the softmax, as in eager attention.
     """
-    scores = query @ key.transpose(1, 2) * scaling
+    softcap, sinks = scoring.softcap, scoring.sinks
+    scores = query @ key.transpose(1, 2) * scoring.scaling
     if softcap is not None:
         scores = torch.tanh(scores / softcap) * softcap
     scores = scores + mask
@@ -328,10 +318,7 @@ def _forward(
         return out, None
     pattern.windows[int(getattr(module, "layer_idx", len(pattern.windows)))] = sliding_window
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    out = pattern.attend(
-        query, key, value, window=sliding_window, scaling=scaling, softcap=softcap, sinks=s_aux
-    )
-    return out, None
+    return pattern.attend(query, key, value, Scoring(scaling, sliding_window, softcap, s_aux)), None
 
 
 def _mask(*args: Any, **kwargs: Any) -> torch.Tensor | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -16,10 +16,26 @@ from groundspeed.verify.threads import run_parallel
 if TYPE_CHECKING:
     from groundspeed.verify.attention import Stretch
 
-__all__ = ["StepAttention"]
+__all__ = ["Scoring", "StepAttention"]
 
 _DTYPES = {torch.float32: torch.float32, torch.bfloat16: torch.uint16}
 """What the kernel computes from, and what numpy may look at it as."""
+
+
+class Scoring(NamedTuple):
+    """How a layer makes weights of queries and keys.
+
+    Attributes:
+        scaling: Of the scores.
+        window: Positions a row sees including its own, None for all.
+        softcap: Scores are bent to stay below it; None leaves them.
+        sinks: [H], a score for each head that takes part in the softmax and has no value; None without any.
+    """
+
+    scaling: float
+    window: int | None = None
+    softcap: float | None = None
+    sinks: torch.Tensor | None = None
 
 
 class StepAttention:
@@ -68,11 +84,7 @@ class StepAttention:
         key: torch.Tensor,
         value: torch.Tensor,
         out: torch.Tensor,
-        *,
-        window: int | None,
-        scaling: float,
-        softcap: float | None,
-        sinks: torch.Tensor | None,
+        scoring: Scoring,
     ) -> None:
         """Write the new keys and values of the stretches to their caches, and what their rows attend to.
 
@@ -82,11 +94,9 @@ class StepAttention:
             key: [1, G, rows, dk].
             value: [1, G, rows, dv].
             out: [1, rows, H, dv], contiguous, filled at the rows of the stretches.
-            window: Positions a row sees including its own, None for all.
-            scaling: Of the scores.
-            softcap: Scores are bent to stay below it; None leaves them.
-            sinks: [H], see ``combine``.
+            scoring: Of the layer.
         """
+        window = scoring.window or 0
         heads, groups = query.shape[1], key.shape[1]
         floats = kernels.partial_floats(value.shape[-1])
         if len(self._partials) < self._partials_per_head * heads * floats:
@@ -96,8 +106,8 @@ class StepAttention:
             stretch.cache.addresses(layer) for stretch in self._stretches
         ]
         table[:, k.FIRST_PARTIAL] = self._first_partial * heads * floats
-        tasks = self._tasks_of(groups, window or 0)
-        settings = np.array([scaling, softcap or 0], np.float32)
+        tasks = self._tasks_of(groups, window)
+        settings = np.array([scoring.scaling, scoring.softcap or 0], np.float32)
         query, key, value = (_rows_in_order(states) for states in (query, key, value))
         call[k.NEXT_TASK] = 0
         call[k.TASKS], call[k.TASK_TABLE] = len(tasks), tasks.ctypes.data
@@ -106,10 +116,10 @@ class StepAttention:
         call[k.VALUE : k.VALUE_ROW + 1] = value.data_ptr(), value.stride(1), value.stride(2)
         call[k.HEADS : k.VALUE_SIZE + 1] = heads, groups, key.shape[-1], value.shape[-1]
         call[k.PARTIALS], call[k.SETTINGS] = self._partials.ctypes.data, settings.ctypes.data
-        call[k.WINDOW] = window or 0
+        call[k.WINDOW] = window
         run_parallel(k.attend(query.dtype.itemsize * 8), call.ctypes.data)
-        sink_scores = np.empty(0, np.float32) if sinks is None else sinks.float().numpy()
-        k.combine(call, table, sink_scores, out.view(_DTYPES[out.dtype]).numpy().reshape(-1))
+        sinks = np.empty(0, np.float32) if scoring.sinks is None else scoring.sinks.float().numpy()
+        k.combine(call, table, sinks, out.view(_DTYPES[out.dtype]).numpy().reshape(-1))
 
     def _tasks_of(self, groups: int, window: int) -> NDArray[np.int64]:
         """One task a text, key/value head and chunk in sight; the last chunks first, as they take longest."""

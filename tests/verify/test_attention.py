@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from groundspeed.verify.attention import PassAttention, Stretch
 from groundspeed.verify.cache import KeyValueCache, Layout
+from groundspeed.verify.step_attention import Scoring
 
 
 @st.composite
@@ -98,7 +99,7 @@ def test_every_row_attends_to_its_own_text_and_path_within_the_window(
         first += stretches[-1].rows
     pattern = PassAttention(stretches, rows, 1, torch.device("cpu"))
     assert pattern.update(key, value, 0) == (key, value)
-    out = pattern.attend(query, key, value, window=window, scaling=0.3, softcap=softcap, sinks=sinks)
+    out = pattern.attend(query, key, value, Scoring(0.3, window, softcap, sinks))
     limit = 1e-5 if dtype != torch.bfloat16 else 0.03
     for stretch, (keys, values) in zip(stretches, stored, strict=True):
         prefix = stretch.cache.length
@@ -140,7 +141,7 @@ def test_a_row_comes_out_the_same_to_the_bit_whatever_is_drafted_beside_it(
     def attend(stretches, query, key, value):
         pattern = PassAttention(stretches, query.shape[2], 1, torch.device("cpu"))
         pattern.update(key, value, 0)
-        return pattern.attend(query, key, value, window=window, scaling=0.3, softcap=None, sinks=None)[0]
+        return pattern.attend(query, key, value, Scoring(0.3, window))[0]
 
     many = rows * (1 + neighbours)
     query, key, value = (torch.randn(1, heads, many, 64, generator=rng).to(dtype) for heads in (6, 2, 2))
