@@ -60,6 +60,7 @@ class SentenceEmbedder:
             vectors[rows] = self._model.encode_document(block, batch_size=_BATCH, show_progress_bar=False)
             if progress is not None:
                 progress("embed", begin + len(rows), len(texts))
+        _release_threads()
         return _unit(vectors)
 
     def embed_query(self, text: str) -> NDArray[np.float32]:
@@ -69,6 +70,7 @@ class SentenceEmbedder:
             float32 [d], a unit vector.
         """
         vector: NDArray[np.float32] = _unit(self._model.encode_query([text], show_progress_bar=False))[0]
+        _release_threads()
         return vector
 
     @cached_property
@@ -107,6 +109,12 @@ class DenseIndex:
         scores, rows = self._faiss.search(query[None], min(k, len(self._vectors)))
         order = np.lexsort((rows[0], -scores[0]))
         return Ranking(rows[0][order], scores[0][order])
+
+
+def _release_threads() -> None:
+    from groundspeed.openmp import release_threads
+
+    release_threads()  # an answer may be generated in another thread
 
 
 def _faiss_index(vectors: NDArray[np.float32]) -> Any:

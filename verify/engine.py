@@ -20,6 +20,7 @@ from groundspeed.drafting.budget import BatchCost, CostModel
 from groundspeed.drafting.calibration import Calibration
 from groundspeed.drafting.forms import token_forms
 from groundspeed.errors import ContextLengthError, InputError
+from groundspeed.openmp import release_threads
 from groundspeed.types import Event, GenerationRequest, GenerationResult, ProgressCallback
 from groundspeed.verify import sampling
 from groundspeed.verify.cost import measure_cost
@@ -93,6 +94,7 @@ class Engine:
             most_active=most_active,
             cache_bytes=spare_bytes(target.device) if cache_bytes is None else cache_bytes,
         )
+        release_threads()  # of loading and measuring, which most often happen in another thread
         if target.capability.reason:
             logger.info(
                 "%s: %s decoding, as %s", model_name, target.capability.decoding, target.capability.reason
@@ -278,6 +280,7 @@ class Engine:
             )
 
         def submit(deliver: Callable[[Any], None]) -> Ticket:
+            release_threads()  # whoever asks has often computed something, embeddings say, and now waits
             ticket = Ticket(generation, deliver)
             self.scheduler.submit(ticket)
             return ticket

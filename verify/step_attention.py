@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from groundspeed.openmp import run_parallel
 from groundspeed.verify import attention_kernel as kernels
 from groundspeed.verify.cache import CHUNK
-from groundspeed.verify.threads import run_parallel
 
 if TYPE_CHECKING:
     from groundspeed.verify.attention import Stretch
