@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from groundspeed.datastores.matches import ANY_REACH, LENGTH, MATCH_COLUMNS, PIECE, POSITION, gather
+from groundspeed.datastores.matches import LENGTH, MATCH_COLUMNS, NO_LIMIT, PIECE, POSITION, gather
 from groundspeed.datastores.pointers import SIZE, TEXT
 from groundspeed.datastores.views import prefetch, view
 from groundspeed.jit import inlined, kernel
@@ -22,6 +22,7 @@ NEXT = 5  # node of the same mass that came after it
 NODE_COLUMNS = 6
 
 _AHEAD = 16  # tokens of text that are fetched before they are read
+_ENOUGH = 8  # matches; what fewer tokens match takes room of what these went on with, and accepts less
 _ESCAPE = 0.25  # share of the probability that a length leaves to all shorter ones
 
 
@@ -47,7 +48,7 @@ def candidates(table, like, context, size, depth, spread, seed, token_ids, paren
     room = len(table) * depth * spread
     matches = np.empty((room, MATCH_COLUMNS), np.int64)
     weights = np.empty(room, np.float64)
-    n, _ = gather(table, like, context, size, depth, spread, ANY_REACH, seed, matches, weights)
+    n, _ = gather(table, like, context, size, depth, spread, _ENOUGH, NO_LIMIT, seed, matches, weights)
     weigh(matches, weights, n)
 
     budget = len(token_ids)

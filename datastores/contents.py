@@ -53,7 +53,7 @@ class Contents:
             self._deleted |= {
                 log: list(known) for log, known in before._deleted.items() if log in self._deleted
             }
-        # Reading ahead in large pages warms a store that fits into memory, and would thrash one that does not.
+        # Reading in large pages warms a store that fits into memory, and would thrash one that does not.
         sizes = [_size(folder / entry.file, opened.get(entry.file)) for entry in manifest.segments]
         fits = sum(sizes) <= _memory_bytes() // 2
         for entry in manifest.segments:

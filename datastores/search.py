@@ -27,8 +27,8 @@ LONGEST = 24
 STRIDE = 32
 """Rows between two keys of the top table."""
 
-_NEAR = 32  # rows on each side of a match that are fetched before they are looked at
-_PROBES = 32  # rows that are fetched at once to search among them
+_PROBES = 16  # rows whose texts are fetched at once to search among them
+_STEPS = 6  # of doubling length from a match, whose ends are fetched before they are looked at
 
 
 def separator(text: NDArray[Any]) -> int:
@@ -90,6 +90,13 @@ def fetch(text, rows, low, high, step):
 
 
 @inlined
+def approach(text, rows, row, step):
+    """Begin to load what ``edge`` looks at first."""
+    for k in range(_STEPS):
+        prefetch(text, rows[min(max(row + step * (1 << k), 0), len(rows) - 1)])
+
+
+@inlined
 def sorts_below(text, row, context, size):
     """Whether the context at a row sorts before the one asked for."""
     row = min(np.int64(row), len(text) - 1)
@@ -126,6 +133,9 @@ def find(text, rows, keys, context, size):
         step = (high - low) // _PROBES + 1
         begin = low + step - 1
         fetch(text, rows, begin, high, step)
+        if step == 1:  # the last time; what is looked at next is near
+            approach(text, rows, low, -1)
+            approach(text, rows, high - 1, 1)
         few = 0
         many = (high - begin + step - 1) // step
         while few < many:
@@ -152,8 +162,7 @@ def edge(text, rows, context, length, inside, step, reach):
         stride *= 2
     if (outside - last) * step > 0:
         outside = last + step
-    if abs(outside - inside) > _NEAR:
-        fetch(text, rows, min(inside, outside), max(inside, outside), abs(outside - inside) // _NEAR)
+    fetch(text, rows, min(inside, outside), max(inside, outside), abs(outside - inside) // _PROBES + 1)
     while abs(outside - inside) > 1:
         middle = (inside + outside) // 2
         if overlap(text, np.int64(rows[middle]), context, length) == length:
@@ -186,7 +195,7 @@ def levels(text, rows, keys, context, size, found):
     last = first - 1
     n = 0
     while n < len(found):
-        length, first, last = widen(text, rows, context, size, first, last, len(rows))
+        length, first, last = widen(text, rows, context, size, first, last, 1, len(rows))
         if length == 0:
             break
         found[n, 0] = length
@@ -197,7 +206,7 @@ def levels(text, rows, keys, context, size, found):
 
 
 @kernel
-def widen(text, rows, context, size, first, last, reach):
+def widen(text, rows, context, size, first, last, shortest, reach):
     """The next shorter match round the rows of a longer one.
 
     Args:
@@ -207,6 +216,7 @@ def widen(text, rows, context, size, first, last, reach):
         size: Tokens of the context, at most ``LONGEST``.
         first: First row of the longer match; ``find``'s row to begin with.
         last: Last row of the longer match; ``find``'s row - 1 to begin with.
+        shortest: Tokens that a match must have.
         reach: Rows that are looked for on each side, about; there may be more.
 
     Returns:
@@ -215,11 +225,12 @@ def widen(text, rows, context, size, first, last, reach):
     left = overlap(text, np.int64(rows[first - 1]), context, size) if first > 0 else 0
     right = overlap(text, np.int64(rows[last + 1]), context, size) if last + 1 < len(rows) else 0
     length = max(left, right)
-    if length > 0:
-        fetch(text, rows, first - _NEAR, first - 1, 1)
-        fetch(text, rows, last + 2, last + 1 + _NEAR, 1)
-    if length > 0 and left == length:
+    if length < shortest:
+        return 0, first, last
+    approach(text, rows, first - 1, -1)
+    approach(text, rows, last + 1, 1)
+    if left == length:
         first = edge(text, rows, context, length, first - 1, -1, reach)
-    if length > 0 and right == length:
+    if right == length:
         last = edge(text, rows, context, length, last + 1, 1, reach)
     return length, first, last

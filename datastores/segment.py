@@ -24,6 +24,7 @@ import os
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,6 +48,7 @@ _FIXED = struct.Struct("<8sI")  # magic, CRC-32 of the rest of the header
 _HEADER_BYTES = 4096
 _BLOCK = 1 << 16
 _ALIGNMENT = 64
+_READ_BYTES = 1 << 22  # of blocks whose checksums one thread takes at a time
 _SYNC_BYTES = 1 << 22  # written at once; while more goes to the disk, a durable append waits for it
 
 
@@ -140,7 +142,8 @@ def write_segment(path: Path, merge: Merge, on_progress: ProgressCallback | None
         section("rows", rows())
         handle.flush()
         text = _mapped(handle.fileno(), dtype, sections["text"])
-        section("keys", [top_keys(text, _mapped(handle.fileno(), np.dtype(np.uint32), sections["rows"]))])
+        sorted_rows = _mapped(handle.fileno(), np.dtype(np.uint32), sections["rows"])
+        section("keys", [top_keys(text, sorted_rows) if merge.keys is None else merge.keys])
         section("starts", [merge.starts])
         section("order", [merge.order()])
         section("offsets", [merge.offsets()])
@@ -273,5 +276,12 @@ def _mapped(
 
 
 def _block_checksums(descriptor: int, end: int) -> Iterator[int]:
-    for offset in range(_HEADER_BYTES, end, _BLOCK):
-        yield crc32(os.pread(descriptor, min(_BLOCK, end - offset), offset))
+    """Checksums of the blocks of a file; all cores take part."""
+
+    def stretch(begin: int) -> list[int]:
+        data = memoryview(os.pread(descriptor, min(_READ_BYTES, end - begin), begin))
+        return [crc32(data[at : at + _BLOCK]) for at in range(0, len(data), _BLOCK)]
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for checksums in pool.map(stretch, range(_HEADER_BYTES, end, _READ_BYTES)):
+            yield from checksums
