@@ -27,7 +27,12 @@ LONGEST = 24
 STRIDE = 32
 """Rows between two keys of the top table."""
 
-_PROBES = 16  # rows whose texts are fetched at once to search among them
+SPAN = 64
+"""Keys between two that stand in its second part too, which is small enough to stay in the cache."""
+
+_PROBES = 64  # rows whose texts are fetched at once to search among them
+_LINE = 64  # bytes of a line of the cache
+_NEAR = 16  # rows whose texts are fetched at once to find the end of the matches among them
 _STEPS = 6  # of doubling length from a match, whose ends are fetched before they are looked at
 
 
@@ -38,16 +43,18 @@ def separator(text: NDArray[Any]) -> int:
 
 @kernel
 def top_keys(text, rows):
-    """Keys of every ``STRIDE``-th row, uint64 [ceil(n / STRIDE)], in rising order."""
+    """Keys of every ``STRIDE``-th row, behind them every ``SPAN``-th of these again; uint64, both rising."""
     bits, width = key_layout(text)
-    keys = np.empty((len(rows) + STRIDE - 1) // STRIDE, np.uint64)
-    for i in range(len(keys)):
+    count = (len(rows) + STRIDE - 1) // STRIDE
+    keys = np.empty(count + (count + SPAN - 1) // SPAN, np.uint64)
+    for i in range(count):
         position = np.int64(rows[i * STRIDE])
         key = np.uint64(0)
         for k in range(width):
             token = np.uint64(text[position - k]) if position >= k else np.uint64(0)
             key = (key << np.uint64(bits)) | (token & np.uint64((1 << bits) - 1))
         keys[i] = key
+    keys[count:] = keys[:count:SPAN]
     return keys
 
 
@@ -120,22 +127,26 @@ def find(text, rows, keys, context, size):
     for k in range(width):
         key = (key << np.uint64(bits)) | np.uint64(context[k] if k < size else 0)
     # Rows under smaller keys sort before the context, rows under larger ones do not.
-    block = lower_bound(keys, key, 0, len(keys))
+    count = (len(rows) + STRIDE - 1) // STRIDE
+    mark = lower_bound(keys, key, count, len(keys)) - count
+    near, far = max(mark - 1, 0) * SPAN, min(mark * SPAN, count)
+    for k in range(near, far, _LINE // keys.itemsize):
+        prefetch(keys, k)
+    block = lower_bound(keys, key, near, far)
+    low = max(block - 1, 0) * STRIDE
+    for row in range(low, low + 2 * STRIDE, _LINE // rows.itemsize):
+        prefetch(rows, row)
     # Few rows share a key: the end of theirs is near, and looking further and further touches less memory.
     near, far = block, block + 1
-    while far < len(keys) and keys[far - 1] <= key:
+    while far < count and keys[far - 1] <= key:
         near, far = far, far + 2 * (far - block)
-    beyond = lower_bound(keys, key + np.uint64(1), near, min(far, len(keys)))
-    low = max(block - 1, 0) * STRIDE
+    beyond = lower_bound(keys, key + np.uint64(1), near, min(far, count))
     high = min(beyond * STRIDE, len(rows))
     while low < high:
         # The texts of rows lie far apart. Waiting for many at once takes little longer than waiting for one.
-        step = (high - low) // _PROBES + 1
+        step = (high - low + _PROBES - 1) // _PROBES
         begin = low + step - 1
         fetch(text, rows, begin, high, step)
-        if step == 1:  # the last time; what is looked at next is near
-            approach(text, rows, low, -1)
-            approach(text, rows, high - 1, 1)
         few = 0
         many = (high - begin + step - 1) // step
         while few < many:
@@ -162,7 +173,7 @@ def edge(text, rows, context, length, inside, step, reach):
         stride *= 2
     if (outside - last) * step > 0:
         outside = last + step
-    fetch(text, rows, min(inside, outside), max(inside, outside), abs(outside - inside) // _PROBES + 1)
+    fetch(text, rows, min(inside, outside), max(inside, outside), abs(outside - inside) // _NEAR + 1)
     while abs(outside - inside) > 1:
         middle = (inside + outside) // 2
         if overlap(text, np.int64(rows[middle]), context, length) == length:

@@ -5,7 +5,7 @@ Layout of the file::
     header     magic, CRC-32 and JSON, spaces up to 4,096 bytes
     text       the tokens, 2 or 4 bytes each, with separators
     rows       their order by context, 4 bytes each
-    keys       the top table, 8 bytes for every 32nd row
+    keys       the top table, 8 bytes for every 32nd row and again for every 2,048th
     starts     where each document starts, 4 bytes each
     order      the documents by id (its bytes in the record), 4 bytes each
     offsets    where each record starts, 8 bytes each
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check_segment", "open_segment", "write_segment"]
 
-VERSION = 2
+VERSION = 3
 _MAGIC = b"GSSEG\r\n\x1a"
 _FIXED = struct.Struct("<8sI")  # magic, CRC-32 of the rest of the header
 _HEADER_BYTES = 4096
