@@ -252,9 +252,10 @@ def _read_header(path: Path, descriptor: int) -> dict[str, Any]:
         raise damaged(path, 0, "the header does not fit its checksum")
     header: dict[str, Any] = json.loads(data)
     if header["version"] != VERSION:
+        remedy = "upgrade groundspeed" if header["version"] > VERSION else "build the store again"
         raise StoreError(
             f"{path} has format version {header['version']}, this groundspeed reads version {VERSION}; "
-            "upgrade groundspeed, or build the store again."
+            f"{remedy}."
         )
     return header
 

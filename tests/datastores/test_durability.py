@@ -8,6 +8,7 @@ import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
+from zlib import crc32
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from helpers.datastores import LARGE, SMALL, assert_exact, brute_force, contents
 from groundspeed.datastores import contents
 from groundspeed.datastores.checking import find_damage, set_aside
 from groundspeed.datastores.fingerprint import TokenizerFingerprint
+from groundspeed.datastores.segment import VERSION
 from groundspeed.datastores.tokens import TokenDatastore
 from groundspeed.datastores.writer import TokenDatastoreWriter
 from groundspeed.errors import InputError, StoreError
@@ -249,3 +251,17 @@ def test_a_store_that_fits_into_memory_is_read_in_large_pages(
     ]
     assert asked
     assert set(asked) == {large}
+
+
+@pytest.mark.parametrize(("step", "remedy"), [(-1, "build the store again"), (1, "upgrade groundspeed")])
+def test_a_segment_of_another_format_is_refused_with_what_to_do(
+    tmp_path: Path, step: int, remedy: str
+) -> None:
+    filled(tmp_path)
+    path = next(tmp_path.glob("*.segment"))
+    data = bytearray(path.read_bytes())
+    header = data[12:4096].replace(b'"version": %d' % VERSION, b'"version": %d' % (VERSION + step))
+    data[8:4096] = crc32(header).to_bytes(4, "little") + header
+    path.write_bytes(data)
+    with pytest.raises(StoreError, match=f"version {VERSION + step}, .* version {VERSION}; {remedy}"):
+        TokenDatastore.open(tmp_path)
