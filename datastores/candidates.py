@@ -22,7 +22,7 @@ NEXT = 5  # node of the same mass that came after it
 NODE_COLUMNS = 6
 
 _AHEAD = 16  # tokens of text that are fetched before they are read
-_ENOUGH = 8  # matches; what fewer tokens match takes room of what these went on with, and accepts less
+_ENOUGH = 4  # matches; what fewer tokens match takes room of what these went on with, and accepts less
 _ESCAPE = 0.25  # share of the probability that a length leaves to all shorter ones
 
 

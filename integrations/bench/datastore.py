@@ -26,6 +26,7 @@ PEERS = ("draftretriever", "infini-gram")
 _DOCUMENT = 500  # tokens of a document
 _CONTEXT = 16  # tokens of a context; the longest that REST asks for
 _NODES = 64  # of a draft
+_SPREAD = 32  # places looked at of one length; twice as many add a hundredth to what is accepted
 _SPAN = 12.0  # mean tokens of a copied span
 _BLOCK = 1 << 20  # tokens made at once
 
@@ -109,7 +110,7 @@ def _measure_ours(
         def draft(context: NDArray[Any]) -> object:
             backwards = np.ascontiguousarray(context[::-1])
             return candidates(
-                snapshot.table, snapshot.like, backwards, len(backwards), 2, 64, np.uint64(0), *out
+                snapshot.table, snapshot.like, backwards, len(backwards), 2, _SPREAD, np.uint64(0), *out
             )
 
         draft(contexts[0])
