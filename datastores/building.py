@@ -159,7 +159,7 @@ def publish_parts(
             tokens += part.tokens
             if on_progress is not None:
                 on_progress("sort", tokens, 0)
-        replaced = [document_id for document_id in seen if writer.has(namespace, document_id)]
+        replaced = writer.held(namespace, seen)
         if paths:
             writer.publish(namespace, paths, replaced)
     except BaseException:

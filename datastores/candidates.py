@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from groundspeed.datastores.matches import ANY_REACH, LENGTH, MATCH_COLUMNS, PIECE, POSITION, gather
+from groundspeed.datastores.matches import LENGTH, MATCH_COLUMNS, NO_LIMIT, PIECE, POSITION, gather
 from groundspeed.datastores.pointers import SIZE, TEXT
+from groundspeed.datastores.search import LONGEST
 from groundspeed.datastores.views import prefetch, view
 from groundspeed.jit import inlined, kernel
 
@@ -15,13 +16,15 @@ __all__ = ["candidates"]
 # Columns of a node that waits or waited.
 PARENT = 0
 NODE = 1
-BEGIN = 2  # of its matches in their order
+BEGIN = 2  # of its matches
 END = 3
 DEPTH = 4
 NEXT = 5  # node of the same mass that came after it
 NODE_COLUMNS = 6
 
 _AHEAD = 16  # tokens of text that are fetched before they are read
+_ENOUGH = 4  # matches; what fewer tokens match takes room of what these went on with, and accepts less
+_WHOLE = float(1 << 48)  # mass of all matches; sums of whole numbers are the same in any order
 _ESCAPE = 0.25  # share of the probability that a length leaves to all shorter ones
 
 
@@ -47,18 +50,17 @@ def candidates(table, like, context, size, depth, spread, seed, token_ids, paren
     room = len(table) * depth * spread
     matches = np.empty((room, MATCH_COLUMNS), np.int64)
     weights = np.empty(room, np.float64)
-    n, _ = gather(table, like, context, size, depth, spread, ANY_REACH, seed, matches, weights)
+    n, _ = gather(table, like, context, size, depth, spread, _ENOUGH, NO_LIMIT, seed, matches, weights)
     weigh(matches, weights, n)
 
     budget = len(token_ids)
-    order = np.arange(n)
     tokens = np.empty(n, np.int64)
     waiting = np.empty((budget + n, NODE_COLUMNS), np.int64)
     # Nodes of the same mass queue, so that none starves. Masses rise: the last queue has the next node.
     queue_masses = np.empty(n, np.float64)
     queues = np.empty((n, 2), np.int64)  # first and last node
     met, queued = expand(
-        table, like, matches, weights, tokens, order, waiting, queue_masses, queues, 0, n, 0, -1, 0, 0
+        table, like, matches, weights, tokens, waiting, queue_masses, queues, 0, n, 0, -1, 0, 0
     )
     nodes = 0
     while nodes < budget and queued > 0:
@@ -66,14 +68,14 @@ def candidates(table, like, context, size, depth, spread, seed, token_ids, paren
         best = queues[top, 0]
         token_ids[nodes] = waiting[best, NODE]
         parents[nodes] = waiting[best, PARENT]
-        masses[nodes] = queue_masses[top]
+        masses[nodes] = queue_masses[top] / _WHOLE
         if best == queues[top, 1]:
             queued = top
         else:
             queues[top, 0] = waiting[best, NEXT]
         begin, end, depth = waiting[best, BEGIN], waiting[best, END], waiting[best, DEPTH]
         met, queued = expand(
-            table, like, matches, weights, tokens, order, waiting, queue_masses, queues,
+            table, like, matches, weights, tokens, waiting, queue_masses, queues,
             begin, end, depth, nodes, met, queued,
         )  # fmt: skip
         nodes += 1
@@ -82,64 +84,56 @@ def candidates(table, like, context, size, depth, spread, seed, token_ids, paren
 
 @kernel
 def weigh(matches, weights, n):
-    """Turn weights into shares: each length has all but an escape of what longer ones have left."""
-    left = 1.0
-    longest = 1 << 30
-    while True:
-        length = 0
-        total = 0.0
-        for i in range(n):
-            if matches[i, LENGTH] < longest:
-                if matches[i, LENGTH] > length:
-                    length = matches[i, LENGTH]
-                    total = 0.0
-                if matches[i, LENGTH] == length:
-                    total += weights[i]
-        if length == 0:
-            break
-        for i in range(n):
-            if matches[i, LENGTH] == length:
-                weights[i] *= left * (1.0 - _ESCAPE) / total
-        left *= _ESCAPE
-        longest = length
+    """Turn weights into masses: each length has all but an escape of what longer ones have left."""
+    factors = np.zeros(LONGEST + 1, np.float64)
+    for i in range(n):
+        factors[matches[i, LENGTH]] += weights[i]
+    left = _WHOLE
+    for length in range(LONGEST, 0, -1):
+        if factors[length] > 0.0:
+            factors[length] = left * (1.0 - _ESCAPE) / factors[length]
+            left *= _ESCAPE
+    for i in range(n):
+        weights[i] = np.floor(weights[i] * factors[matches[i, LENGTH]])
 
 
 @inlined
 def expand(
-    table, like, matches, weights, tokens, order, waiting, queue_masses, queues,
+    table, like, matches, weights, tokens, waiting, queue_masses, queues,
     low, high, deep, node, met, queued,
 ):  # fmt: skip
-    """Sort the matches ``order[low:high]`` of a node by their next token; each token found waits."""
-    end = np.int64(1) << 40  # sorts behind all tokens
+    """Bring those of a node's matches ``[low, high)`` together that go on with a token; each token waits."""
+    end = np.int64(np.iinfo(like.dtype).max)
     for k in range(low, high):
-        match = order[k]
-        piece = matches[match, PIECE]
+        piece = matches[k, PIECE]
         text = view(table[piece, TEXT], table[piece, SIZE], like)
-        position = matches[match, POSITION] + deep
-        token = np.int64(text[position]) if position < len(text) and text[position] != text[0] else end
+        position = matches[k, POSITION] + deep
+        tokens[k] = np.int64(text[min(position, len(text) - 1)])
         if deep % _AHEAD == 0:
             prefetch(text, position + _AHEAD)
-        at = k
-        while at > low and tokens[at - 1] > token:
-            tokens[at] = tokens[at - 1]
-            order[at] = order[at - 1]
-            at -= 1
-        tokens[at] = token
-        order[at] = match
     begin = low
-    while begin < high and tokens[begin] != end:
-        stop = begin
-        mass = 0.0
-        while stop < high and tokens[stop] == tokens[begin]:
-            mass += weights[order[stop]]
-            stop += 1
-        waiting[met, PARENT] = node
-        waiting[met, NODE] = tokens[begin]
-        waiting[met, BEGIN] = begin
-        waiting[met, END] = stop
-        waiting[met, DEPTH] = deep + 1
-        queued = enqueue(waiting, queue_masses, queues, queued, met, mass)
-        met += 1
+    while begin < high:
+        token = tokens[begin]
+        mass = weights[begin]
+        stop = begin + 1
+        for k in range(stop, high):
+            # Each is swapped, whether it has the token or not: a branch would be mispredicted.
+            found, weight, piece, place = tokens[k], weights[k], matches[k, PIECE], matches[k, POSITION]
+            tokens[k], weights[k] = tokens[stop], weights[stop]
+            matches[k, PIECE], matches[k, POSITION] = matches[stop, PIECE], matches[stop, POSITION]
+            tokens[stop], weights[stop] = found, weight
+            matches[stop, PIECE], matches[stop, POSITION] = piece, place
+            same = found == token
+            mass += weight * same
+            stop += same
+        if token != end:
+            waiting[met, PARENT] = node
+            waiting[met, NODE] = token
+            waiting[met, BEGIN] = begin
+            waiting[met, END] = stop
+            waiting[met, DEPTH] = deep + 1
+            queued = enqueue(waiting, queue_masses, queues, queued, met, mass)
+            met += 1
         begin = stop
     return met, queued
 

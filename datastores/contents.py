@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -52,8 +53,11 @@ class Contents:
             self._deleted |= {
                 log: list(known) for log, known in before._deleted.items() if log in self._deleted
             }
+        # Reading in large pages warms a store that fits into memory, and would thrash one that does not.
+        sizes = [_size(folder / entry.file, opened.get(entry.file)) for entry in manifest.segments]
+        fits = sum(sizes) <= _memory_bytes() // 2
         for entry in manifest.segments:
-            piece = Piece(opened.get(entry.file) or open_segment(folder / entry.file))
+            piece = Piece(opened.get(entry.file) or open_segment(folder / entry.file, large_pages=fits))
             if entry.dead:
                 piece = Piece(piece.part, _as_numbers(entry.dead))
             self.pieces.setdefault(entry.namespace, []).append(piece)
@@ -153,3 +157,15 @@ class Contents:
 
 def _as_numbers(dead: tuple[int, ...]) -> NDArray[np.int64]:
     return np.array(dead, np.int64)
+
+
+def _size(path: Path, part: Part | None) -> int:
+    """Bytes of a segment; one that is open needs its file no longer."""
+    return path.stat().st_size if part is None else part.text.nbytes + part.rows.nbytes
+
+
+def _memory_bytes() -> int:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):  # no such figure here, nor large pages
+        return 0

@@ -10,10 +10,10 @@ from groundspeed.datastores.search import LONGEST, find, widen
 from groundspeed.datastores.views import prefetch, view
 from groundspeed.jit import inlined, kernel
 
-__all__ = ["ANY_REACH", "LENGTH", "MATCH_COLUMNS", "PIECE", "POSITION", "TOKEN", "gather"]
+__all__ = ["LENGTH", "MATCH_COLUMNS", "NO_LIMIT", "PIECE", "POSITION", "TOKEN", "gather"]
 
-ANY_REACH = 1 << 40
-"""Reach of a question that wants exact counts."""
+NO_LIMIT = 1 << 40
+"""Reach, and what is enough, of a question that wants exact counts."""
 
 # Columns of a match.
 LENGTH = 0  # tokens of the context that stand before it, at most LONGEST
@@ -24,7 +24,7 @@ MATCH_COLUMNS = 4
 
 
 @kernel
-def gather(table, like, context, size, depth, spread, reach, seed, out, weights):
+def gather(table, like, context, size, depth, spread, enough, reach, seed, out, weights):
     """Find what followed the longest matches of a context.
 
     In every piece the longest match is taken, and the next shorter ones, ``depth`` lengths in all. Of a
@@ -38,6 +38,7 @@ def gather(table, like, context, size, depth, spread, reach, seed, out, weights)
         size: Tokens of the context; of more than ``LONGEST`` the last ones count.
         depth: Lengths wanted of each piece.
         spread: Most rows of one length in one piece.
+        enough: Matches, of all pieces together, that make shorter ones needless.
         reach: Rows of one length that are looked for on each side of the longer matches; of a length with
             more the nearest stand for all, and it is the last one.
         seed: Of the sample; uint64.
@@ -50,6 +51,7 @@ def gather(table, like, context, size, depth, spread, reach, seed, out, weights)
     """
     size = min(size, LONGEST)
     complete = 1
+    shortest = 1
     n = 0
     state = seed
     for k in range(min(size, 4)):
@@ -67,7 +69,7 @@ def gather(table, like, context, size, depth, spread, reach, seed, out, weights)
         lengths = 0
         while lengths < depth:
             inner_first, inner_last = first, last
-            length, first, last = widen(text, rows, context, size, first, last, reach)
+            length, first, last = widen(text, rows, context, size, first, last, shortest, reach)
             if length == 0:
                 break
             begin = n
@@ -102,7 +104,9 @@ def gather(table, like, context, size, depth, spread, reach, seed, out, weights)
                 lengths += 1
                 if lengths == depth:
                     complete = max(complete, length)
-    return n, complete
+                if n >= enough:
+                    shortest = max(shortest, length)
+    return n, max(complete, shortest)
 
 
 @inlined

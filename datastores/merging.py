@@ -101,7 +101,7 @@ class Merge:
 
     def rows(self) -> Iterator[NDArray[np.uint32]]:
         """The rows of the merged text, in batches."""
-        if len(self.pieces) == 1 and not len(self._gaps[0]):
+        if self._as_it_is:
             rows = self.pieces[0].part.rows
             yield from (rows[begin : begin + _STRETCH] for begin in range(0, len(rows), _STRETCH))
             return
@@ -119,6 +119,15 @@ class Merge:
             if count == 0:
                 return
             yield batch[:count]
+
+    @property
+    def keys(self) -> NDArray[np.uint64] | None:
+        """The keys of the merged rows where they are known already, see ``Part``."""
+        return self.pieces[0].part.keys if self._as_it_is else None
+
+    @property
+    def _as_it_is(self) -> bool:
+        return len(self.pieces) == 1 and not len(self._gaps[0])
 
     def _merged_starts(self) -> NDArray[np.uint32]:
         parts = []

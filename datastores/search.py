@@ -27,8 +27,13 @@ LONGEST = 24
 STRIDE = 32
 """Rows between two keys of the top table."""
 
-_NEAR = 32  # rows on each side of a match that are fetched before they are looked at
-_PROBES = 32  # rows that are fetched at once to search among them
+SPAN = 64
+"""Keys between two that stand in its second part too, which is small enough to stay in the cache."""
+
+_PROBES = 32  # rows whose texts are fetched at once to search among them
+_LINE = 64  # bytes of a line of the cache
+_NEAR = 16  # rows whose texts are fetched at once to find the end of the matches among them
+_STEPS = 6  # of doubling length from a match, whose ends are fetched before they are looked at
 
 
 def separator(text: NDArray[Any]) -> int:
@@ -38,16 +43,18 @@ def separator(text: NDArray[Any]) -> int:
 
 @kernel
 def top_keys(text, rows):
-    """Keys of every ``STRIDE``-th row, uint64 [ceil(n / STRIDE)], in rising order."""
+    """Keys of every ``STRIDE``-th row, behind them every ``SPAN``-th of these again; uint64, both rising."""
     bits, width = key_layout(text)
-    keys = np.empty((len(rows) + STRIDE - 1) // STRIDE, np.uint64)
-    for i in range(len(keys)):
+    count = (len(rows) + STRIDE - 1) // STRIDE
+    keys = np.empty(count + (count + SPAN - 1) // SPAN, np.uint64)
+    for i in range(count):
         position = np.int64(rows[i * STRIDE])
         key = np.uint64(0)
         for k in range(width):
             token = np.uint64(text[position - k]) if position >= k else np.uint64(0)
             key = (key << np.uint64(bits)) | (token & np.uint64((1 << bits) - 1))
         keys[i] = key
+    keys[count:] = keys[:count:SPAN]
     return keys
 
 
@@ -90,6 +97,13 @@ def fetch(text, rows, low, high, step):
 
 
 @inlined
+def approach(text, rows, row, step):
+    """Begin to load what ``edge`` looks at first."""
+    for k in range(_STEPS):
+        prefetch(text, rows[min(max(row + step * (1 << k), 0), len(rows) - 1)])
+
+
+@inlined
 def sorts_below(text, row, context, size):
     """Whether the context at a row sorts before the one asked for."""
     row = min(np.int64(row), len(text) - 1)
@@ -113,17 +127,24 @@ def find(text, rows, keys, context, size):
     for k in range(width):
         key = (key << np.uint64(bits)) | np.uint64(context[k] if k < size else 0)
     # Rows under smaller keys sort before the context, rows under larger ones do not.
-    block = lower_bound(keys, key, 0, len(keys))
+    count = (len(rows) + STRIDE - 1) // STRIDE
+    mark = lower_bound(keys, key, count, len(keys)) - count
+    near, far = max(mark - 1, 0) * SPAN, min(mark * SPAN, count)
+    for k in range(near, far, _LINE // keys.itemsize):
+        prefetch(keys, k)
+    block = lower_bound(keys, key, near, far)
+    low = max(block - 1, 0) * STRIDE
+    for row in range(low, low + 2 * STRIDE, _LINE // rows.itemsize):
+        prefetch(rows, row)
     # Few rows share a key: the end of theirs is near, and looking further and further touches less memory.
     near, far = block, block + 1
-    while far < len(keys) and keys[far - 1] <= key:
+    while far < count and keys[far - 1] <= key:
         near, far = far, far + 2 * (far - block)
-    beyond = lower_bound(keys, key + np.uint64(1), near, min(far, len(keys)))
-    low = max(block - 1, 0) * STRIDE
+    beyond = lower_bound(keys, key + np.uint64(1), near, min(far, count))
     high = min(beyond * STRIDE, len(rows))
     while low < high:
         # The texts of rows lie far apart. Waiting for many at once takes little longer than waiting for one.
-        step = (high - low) // _PROBES + 1
+        step = (high - low + _PROBES - 1) // _PROBES
         begin = low + step - 1
         fetch(text, rows, begin, high, step)
         few = 0
@@ -152,8 +173,7 @@ def edge(text, rows, context, length, inside, step, reach):
         stride *= 2
     if (outside - last) * step > 0:
         outside = last + step
-    if abs(outside - inside) > _NEAR:
-        fetch(text, rows, min(inside, outside), max(inside, outside), abs(outside - inside) // _NEAR)
+    fetch(text, rows, min(inside, outside), max(inside, outside), abs(outside - inside) // _NEAR + 1)
     while abs(outside - inside) > 1:
         middle = (inside + outside) // 2
         if overlap(text, np.int64(rows[middle]), context, length) == length:
@@ -186,7 +206,7 @@ def levels(text, rows, keys, context, size, found):
     last = first - 1
     n = 0
     while n < len(found):
-        length, first, last = widen(text, rows, context, size, first, last, len(rows))
+        length, first, last = widen(text, rows, context, size, first, last, 1, len(rows))
         if length == 0:
             break
         found[n, 0] = length
@@ -197,7 +217,7 @@ def levels(text, rows, keys, context, size, found):
 
 
 @kernel
-def widen(text, rows, context, size, first, last, reach):
+def widen(text, rows, context, size, first, last, shortest, reach):
     """The next shorter match round the rows of a longer one.
 
     Args:
@@ -207,6 +227,7 @@ def widen(text, rows, context, size, first, last, reach):
         size: Tokens of the context, at most ``LONGEST``.
         first: First row of the longer match; ``find``'s row to begin with.
         last: Last row of the longer match; ``find``'s row - 1 to begin with.
+        shortest: Tokens that a match must have.
         reach: Rows that are looked for on each side, about; there may be more.
 
     Returns:
@@ -215,11 +236,12 @@ def widen(text, rows, context, size, first, last, reach):
     left = overlap(text, np.int64(rows[first - 1]), context, size) if first > 0 else 0
     right = overlap(text, np.int64(rows[last + 1]), context, size) if last + 1 < len(rows) else 0
     length = max(left, right)
-    if length > 0:
-        fetch(text, rows, first - _NEAR, first - 1, 1)
-        fetch(text, rows, last + 2, last + 1 + _NEAR, 1)
-    if length > 0 and left == length:
+    if length < shortest:
+        return 0, first, last
+    approach(text, rows, first - 1, -1)
+    approach(text, rows, last + 1, 1)
+    if left == length:
         first = edge(text, rows, context, length, first - 1, -1, reach)
-    if length > 0 and right == length:
+    if right == length:
         last = edge(text, rows, context, length, last + 1, 1, reach)
     return length, first, last

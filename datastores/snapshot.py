@@ -107,7 +107,7 @@ class Snapshot:
         Returns:
             int64 [m, MATCH_COLUMNS], float64 [m] weights, and the shortest complete length.
         """
-        from groundspeed.datastores.matches import ANY_REACH, MATCH_COLUMNS, gather
+        from groundspeed.datastores.matches import MATCH_COLUMNS, NO_LIMIT, gather
         from groundspeed.datastores.search import LONGEST
 
         room = max(len(self.pieces) * depth * spread, 1)
@@ -121,7 +121,8 @@ class Snapshot:
             len(backwards),
             depth,
             spread,
-            ANY_REACH,
+            NO_LIMIT,
+            NO_LIMIT,
             np.uint64(seed),
             out,
             weights,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -108,11 +108,12 @@ class TokenDatastore:
                 )
             return self._snapshots[key]
 
-    def has(self, namespace: str, document_id: str) -> bool:
-        """Whether a namespace holds a document."""
+    def held(self, namespace: str, document_ids: Iterable[str]) -> list[str]:
+        """Those of some documents that a namespace holds."""
         with self._lock:
             self._refresh()
-            return self._contents.find(namespace, document_id) is not None
+            find = self._contents.find
+            return [document_id for document_id in document_ids if find(namespace, document_id) is not None]
 
     def documents(self, namespace: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """The ids and metadata of what a namespace holds now, oldest first."""

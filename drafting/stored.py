@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from groundspeed.datastores.matches import LENGTH, MATCH_COLUMNS, PIECE, POSITION, TOKEN, gather
+from groundspeed.datastores.matches import LENGTH, MATCH_COLUMNS, NO_LIMIT, PIECE, POSITION, TOKEN, gather
 from groundspeed.jit import kernel
 
 __all__ = ["FOLLOWERS", "FOLLOWER_COLUMNS", "LEVELS", "ask"]
@@ -50,7 +50,9 @@ def ask(store, context, size, followers, summary):
         return 0
     matches = np.empty((len(table) * LEVELS * _SAMPLE, MATCH_COLUMNS), np.int64)
     weights = np.empty(len(matches), np.float64)
-    found, _ = gather(table, like, context, size, LEVELS, _SAMPLE, _REACH, np.uint64(0), matches, weights)
+    found, _ = gather(
+        table, like, context, size, LEVELS, _SAMPLE, NO_LIMIT, _REACH, np.uint64(0), matches, weights
+    )
     for i in range(found):
         length = matches[i, LENGTH]
         if length > summary[0, MATCHED]:

@@ -26,6 +26,7 @@ PEERS = ("draftretriever", "infini-gram")
 _DOCUMENT = 500  # tokens of a document
 _CONTEXT = 16  # tokens of a context; the longest that REST asks for
 _NODES = 64  # of a draft
+_SPREAD = 32  # places looked at of one length; twice as many add a hundredth to what is accepted
 _SPAN = 12.0  # mean tokens of a copied span
 _BLOCK = 1 << 20  # tokens made at once
 
@@ -109,7 +110,7 @@ def _measure_ours(
         def draft(context: NDArray[Any]) -> object:
             backwards = np.ascontiguousarray(context[::-1])
             return candidates(
-                snapshot.table, snapshot.like, backwards, len(backwards), 2, 64, np.uint64(0), *out
+                snapshot.table, snapshot.like, backwards, len(backwards), 2, _SPREAD, np.uint64(0), *out
             )
 
         draft(contexts[0])
@@ -218,10 +219,8 @@ text, path, vocab_size, memory_bytes = *sys.argv[1:3], *map(int, sys.argv[3:])
 def status(what):
     words = open("/proc/self/status").read().split()
     return int(words[words.index(what + ":") + 1]) * 1024
-def documents():
-    with open(text, "rb") as handle:
-        while (part := np.fromfile(handle, np.uint32, {_DOCUMENT})).size:
-            yield Addition(f"d{{handle.tell()}}", part)
+tokens = np.memmap(text, np.uint32, "r").view(np.ndarray)
+documents = (Addition(f"d{{at}}", tokens[at : at + {_DOCUMENT}]) for at in range(0, len(tokens), {_DOCUMENT}))
 before, peak, done = status("RssAnon"), 0, threading.Event()
 def watch():
     global peak
@@ -229,25 +228,31 @@ def watch():
         peak = max(peak, status("RssAnon"))
 watcher = threading.Thread(target=watch, daemon=True)
 watcher.start()
-begin = time.perf_counter()
+opened = time.perf_counter()
 with TokenDatastoreWriter.open(path, TokenizerFingerprint("bench", vocab_size, "bench")) as writer:
-    report = build(writer, "corpus", documents(), memory_bytes=memory_bytes)
+    begin = time.perf_counter()
+    report = build(writer, "corpus", documents, memory_bytes=memory_bytes)
     seconds, size = time.perf_counter() - begin, writer.disk_bytes()
 done.set()
 watcher.join()
-print(seconds, size / report.tokens, report.segments, (peak - before) / 1e6, status("VmHWM") / 1e6)
+private = (peak - before) / 1e6
+print(begin - opened, seconds, size / report.tokens, report.segments, private, status("VmHWM") / 1e6)
 """
 
 
 def _build_elsewhere(text: NDArray[Any], vocab_size: int, path: Path, memory_bytes: int) -> Row:
-    """Resident memory counts the mapped files too, which the system takes back when it needs room."""
+    """Build in a process of its own.
+
+    To load libraries and kernels is not building, nor is it counted for peers. Resident memory counts the
+    mapped files too, which the system takes back when it needs room.
+    """
     file = path.with_name("text")
     file.parent.mkdir(parents=True)
     text.tofile(file)
     arguments = [str(file), str(path), str(vocab_size), str(memory_bytes)]
     figures = _run(_BUILD, *arguments)
     file.unlink()
-    names = ("seconds", "bytes_per_token", "segments", "added_private_mb", "peak_resident_mb")
+    names = ("load_seconds", "seconds", "bytes_per_token", "segments", "added_private_mb", "peak_resident_mb")
     return dict(zip(names, figures, strict=True))
 
 

@@ -137,7 +137,8 @@ def delete(
 ) -> None:
     """Delete documents by id. The exit code is 1 if one was not there."""
     with _writer(store) as writer:
-        missing = [document_id for document_id in ids if not writer.has(namespace, document_id)]
+        held = writer.held(namespace, ids)
+        missing = [document_id for document_id in ids if document_id not in held]
         count = writer.delete(namespace, ids)
     _line(f"{store}: {count} documents deleted from {namespace}")
     if missing:

@@ -4,12 +4,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from groundspeed.datastores.candidates import candidates
+from groundspeed.datastores.parts import Addition, Part, Piece
 from groundspeed.datastores.snapshot import Snapshot
 
 
 def draft(documents: list[list[int]], context: list[int], budget: int) -> list[tuple[tuple[int, ...], float]]:
     """The paths of the nodes of a draft with their shares, in the order they were taken."""
-    snapshot = Snapshot.of([np.array(document) for document in documents], 100)
+    return nodes_of(Snapshot.of([np.array(document) for document in documents], 100), context, budget)
+
+
+def nodes_of(snapshot: Snapshot, context: list[int], budget: int) -> list[tuple[tuple[int, ...], float]]:
     tokens, parents = np.empty(budget, np.int64), np.empty(budget, np.int64)
     shares: NDArray[np.float64] = np.empty(budget)
     backwards = np.array(context[::-1], np.int64)
@@ -43,3 +47,20 @@ def test_equally_likely_continuations_grow_equally_deep() -> None:
     got = draft(documents, [1, 2], 12)
     depths = {first: max(len(path) for path, _ in got if path[0] == first) for first in (10, 30, 50)}
     assert depths == {10: 4, 30: 4, 50: 4}
+
+
+def test_short_matches_take_no_room_where_enough_matches_are_long() -> None:
+    long = [[1, 2, 3, 50 + at] for at in range(4)]
+    short = [[9, 3, 80 + at] for at in range(4)]
+    assert {path for path, _ in draft(long + short, [1, 2, 3], 30)} == {(50 + at,) for at in range(4)}
+    some = {path for path, _ in draft(long[1:] + short, [1, 2, 3], 30)}
+    assert some == {(50 + at,) for at in range(1, 4)} | {(80 + at,) for at in range(4)}
+
+
+def test_matches_of_one_piece_make_shorter_ones_of_others_needless() -> None:
+    dtype = np.dtype(np.uint16)
+    contents = ([[1, 2, 3, 50 + at] for at in range(4)], [[9, 3, 80]], [[2, 3, 81]], [[1, 2, 3, 82]])
+    additions = [[Addition(str(tokens), np.array(tokens, dtype)) for tokens in part] for part in contents]
+    pieces = [("corpus", Piece(Part.of(part, dtype, "memory"))) for part in additions]
+    got = nodes_of(Snapshot(pieces, dtype), [1, 2, 3], 30)
+    assert {path for path, _ in got} == {(token,) for token in (*range(50, 54), 82)}

@@ -6,14 +6,18 @@ import shutil
 import signal
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
+from zlib import crc32
 
 import numpy as np
 import pytest
 from helpers.datastores import LARGE, SMALL, assert_exact, brute_force, contents_of
 
+from groundspeed.datastores import contents
 from groundspeed.datastores.checking import find_damage, set_aside
 from groundspeed.datastores.fingerprint import TokenizerFingerprint
+from groundspeed.datastores.segment import VERSION
 from groundspeed.datastores.tokens import TokenDatastore
 from groundspeed.datastores.writer import TokenDatastoreWriter
 from groundspeed.errors import InputError, StoreError
@@ -228,3 +232,36 @@ def test_a_sample_is_unbiased_where_lexicographic_order_would_not_be(tmp_path: P
     for token, count in zip(*np.unique(followers, return_counts=True), strict=True):
         mean = np.mean([counts.get(int(token), 0.0) for counts in sampled])
         assert mean == pytest.approx(count, rel=0.1)
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self/smaps").exists(), reason="the system does not tell how it maps files"
+)
+@pytest.mark.parametrize(("memory", "large"), [(1 << 40, True), (1 << 10, False)])
+def test_a_store_that_fits_into_memory_is_read_in_large_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory: int, large: bool
+) -> None:
+    monkeypatch.setattr(contents, "_memory_bytes", lambda: memory)
+    documents = filled(tmp_path)
+    with TokenDatastore.open(tmp_path) as store:
+        assert contents_of(store, "corpus") == documents
+        maps = Path("/proc/self/smaps").read_text().split("VmFlags:")
+    asked = [
+        "hg" in after.splitlines()[0].split() for before, after in pairwise(maps) if str(tmp_path) in before
+    ]
+    assert asked
+    assert set(asked) == {large}
+
+
+@pytest.mark.parametrize(("step", "remedy"), [(-1, "build the store again"), (1, "upgrade groundspeed")])
+def test_a_segment_of_another_format_is_refused_with_what_to_do(
+    tmp_path: Path, step: int, remedy: str
+) -> None:
+    filled(tmp_path)
+    path = next(tmp_path.glob("*.segment"))
+    data = bytearray(path.read_bytes())
+    header = data[12:4096].replace(b'"version": %d' % VERSION, b'"version": %d' % (VERSION + step))
+    data[8:4096] = crc32(header).to_bytes(4, "little") + header
+    path.write_bytes(data)
+    with pytest.raises(StoreError, match=f"version {VERSION + step}, .* version {VERSION}; {remedy}"):
+        TokenDatastore.open(tmp_path)
