@@ -42,8 +42,8 @@ SETTINGS = (
 _FOREIGN = {"api_key", "base_url", "max_retries"}
 """Standard arguments of models behind an API; a model in this process has no use for them."""
 
-_LANGCHAINS = {"stream", "strict", "parallel_tool_calls"}
-"""Arguments of a call that LangChain hands on and that ask for nothing here."""
+_LANGCHAINS = {"stream"}
+"""Arguments of a call that LangChain reads itself and hands on."""
 
 
 class GroundspeedSettings(BaseModel):
@@ -66,7 +66,7 @@ class GroundspeedSettings(BaseModel):
     temperature: float | None = None
     max_tokens: int | None = None
     timeout: float | None = None
-    """Seconds after which the answer ends with what there is of it; the finish reason is ``timeout``."""
+    """Seconds after which an answer that is not whole raises ``GenerationTimeoutError``."""
     stop: list[str] | None = None
     seed: int | None = None
     top_p: float | None = None
