@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.runnables.config import run_in_executor
@@ -98,6 +98,11 @@ class GroundspeedSettings(BaseModel):
             given.setdefault("model", name)
         return given
 
+    @field_validator("stop", mode="before")
+    @classmethod
+    def _list(cls, stop: Any) -> Any:
+        return [stop] if isinstance(stop, str) else stop
+
     @field_validator("shared_engine", mode="before")
     @classmethod
     def _share(cls, engine: Any) -> Any:
@@ -147,7 +152,7 @@ class GroundspeedSettings(BaseModel):
         self,
         prompt: str | tuple[int, ...],
         documents: Iterable[Any],
-        stop: list[str] | None,
+        stop: Sequence[str] | None,
         call: MutableMapping[str, Any],
     ) -> GenerationRequest:
         """Make a request.
@@ -176,8 +181,9 @@ class GroundspeedSettings(BaseModel):
                 f"the call was given {', '.join(unknown)}, which means nothing here; a call takes "
                 f"{', '.join(sorted((*SETTINGS, 'draft_documents', 'grammar', 'model')))}"
             )
-        if isinstance(options.get("stop"), list):
-            options["stop"] = tuple(options["stop"])
+        if "stop" in options:
+            given = options["stop"]
+            options["stop"] = (given,) if isinstance(given, str) else tuple(given)
         if grammar is not None and not isinstance(grammar, Grammar):
             raise InputError(f"grammar is a {type(grammar).__name__}; give a groundspeed Grammar")
         return GenerationRequest(prompt, to_passages(documents), grammar=grammar, **options)

@@ -262,13 +262,13 @@ def test_indexing_a_folder_leaves_single_documents_alone(tmp_path: Path) -> None
         def embed_query(self, text: str) -> Any:
             return self.embed([text])[0]
 
-    from groundspeed.retrieval.updating import upsert_documents
+    from groundspeed.retrieval.updating import LiveStore
     from groundspeed.types import Document as StoreDocument
 
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "a.txt").write_text("from a folder")
     store = DocumentStore(tmp_path / "store")
-    upsert_documents(store, [StoreDocument("single", "by itself")], Toy())
+    LiveStore(store, Toy()).upsert([StoreDocument("single", "by itself")])
     report = index_corpus([tmp_path / "docs"], store, embedder=Toy())
     assert (report.added, report.unchanged, report.removed) == (1, 1, 0)
     assert [one.document.id for one in store.read().documents] == ["single", "a.txt"]

@@ -280,7 +280,7 @@ async def test_an_agent_calls_tools_and_its_documents_reach_the_drafter(scripted
 def test_an_agent_gives_a_structured_response(scripted: Any) -> None:
     answer = '{"setup": "a", "punchline": "b"}'
     for form, said in ((Joke, answer), (ToolStrategy(Joke), f'{{"name": "Joke", "arguments": {answer}}}')):
-        engine = scripted(CALL, said)
+        engine = scripted(BODY, said)
         agent = create_agent(ChatGroundspeed(engine=engine), [weather], response_format=form)
         result = agent.invoke({"messages": [HumanMessage("x")]})
         assert result["structured_response"] == Joke(setup="a", punchline="b")
