@@ -32,7 +32,7 @@ from groundspeed.verify.scheduler import Scheduler, Ticket
 from groundspeed.verify.stops import check_stops
 from groundspeed.verify.streams import EventStream, events
 from groundspeed.verify.target import TransformersTarget, warn_of_processors
-from groundspeed.verify.text import decode
+from groundspeed.verify.text import check_text, decode
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -288,7 +288,7 @@ class Engine:
         """The token ids of a prompt."""
         if not isinstance(prompt, str):
             return list(prompt)
-        ids: list[int] = self.tokenizer(prompt)["input_ids"]
+        ids: list[int] = self.tokenizer(check_text(prompt))["input_ids"]
         return ids
 
     def decode(self, prompt: str | tuple[int, ...]) -> str:

@@ -13,12 +13,10 @@ from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import get_config_list
 from langchain_core.tools import BaseTool
-from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import BaseModel
 
 from groundspeed.integrations.langchain.answers import ChatAnswer
 from groundspeed.integrations.langchain.documents import without_documents
-from groundspeed.integrations.langchain.engines import is_loaded
 from groundspeed.integrations.langchain.forms import (
     answer_instructions,
     answer_schema,
@@ -28,7 +26,7 @@ from groundspeed.integrations.langchain.forms import (
 from groundspeed.integrations.langchain.messages import ChatPrompt
 from groundspeed.integrations.langchain.settings import GroundspeedSettings
 from groundspeed.integrations.langchain.structured import structured_output
-from groundspeed.integrations.langchain.tools import CLOSING, OPENING, CallReader, chosen_tools
+from groundspeed.integrations.langchain.tools import CLOSING, OPENING, CallReader, chosen_tools, openai_tools
 from groundspeed.types import GenerationRequest, Grammar
 
 if TYPE_CHECKING:
@@ -74,8 +72,7 @@ class ChatGroundspeed(GroundspeedSettings, BaseChatModel):
         return self.settings
 
     def _resolve_model_profile(self) -> ModelProfile:
-        spec = self._spec(self.model)
-        engine = self.engine if self.shared_engine is not None or is_loaded(spec) else None
+        engine = self._engine_at_hand(self.model)
         room = engine.target.context_length if engine is not None else None
         return {**_PROFILE, **({"max_input_tokens": room} if room else {})}
 
@@ -133,8 +130,7 @@ class ChatGroundspeed(GroundspeedSettings, BaseChatModel):
     ) -> tuple[GenerationRequest, ChatAnswer]:
         """The request of a call, and what turns its events into messages."""
         messages, carried = without_documents(messages)
-        documents = [*(call.pop("draft_documents", None) or ()), *carried]
-        tools, forced = chosen_tools(call.pop("tools", None) or (), call.pop("tool_choice", None))
+        tools, forced = chosen_tools(openai_tools(call.pop("tools", None)), call.pop("tool_choice", None))
         if call.pop("parallel_tool_calls", None) is False and tools:
             stop = [*(stop or self.stop or ()), CLOSING]
         schema = answer_schema(call.pop("response_format", None))
@@ -150,7 +146,7 @@ class ChatGroundspeed(GroundspeedSettings, BaseChatModel):
                 else Grammar.json_schema(schema)
             )
         prompt = ChatPrompt(engine.tokenizer).token_ids(messages, tools, told, opening)
-        request = self._request(prompt, documents, stop, call)
+        request = self._request(prompt, carried, stop, call)
         names = {tool["function"]["name"] for tool in tools}
         answer = ChatAnswer(
             engine,
@@ -178,7 +174,7 @@ class ChatGroundspeed(GroundspeedSettings, BaseChatModel):
             strict: As in OpenAI's form of a tool.
             kwargs: Further arguments of the call.
         """
-        told = [convert_to_openai_tool(tool, strict=strict) for tool in tools]
+        told = openai_tools(tools, strict)
         if tool_choice is not None:
             chosen_tools(told, tool_choice)
             kwargs["tool_choice"] = tool_choice
@@ -222,8 +218,7 @@ class ChatGroundspeed(GroundspeedSettings, BaseChatModel):
         self, messages: list[BaseMessage], tools: Sequence[Any] | None = None
     ) -> int:
         """How many tokens the prompt for the messages has, the chat template's included."""
-        told = [convert_to_openai_tool(tool) for tool in tools or ()]
-        return len(ChatPrompt(self.engine.tokenizer).token_ids(messages, told))
+        return len(ChatPrompt(self.engine.tokenizer).token_ids(messages, openai_tools(tools)))
 
     # What follows keeps documents out of traces and cache keys.
 

@@ -68,21 +68,28 @@ def documents_of_text(text: str) -> Sequence[Document]:
     return text.documents if isinstance(text, _GroundedText) else ()
 
 
-def to_passages(documents: Iterable[DraftDocument]) -> tuple[Passage, ...]:
+def to_passages(
+    documents: Iterable[DraftDocument] | None, carried: Iterable[DraftDocument] = ()
+) -> tuple[Passage, ...]:
     """Turn documents into passages, in order, each once.
 
     ``metadata`` may say where in its parent a document stands: ``source`` and ``start_index``, as LangChain's
     splitters write it; and what comes behind it: ``following``, as ``GroundspeedRetriever`` does.
 
+    Args:
+        documents: That were handed over.
+        carried: That came along with a prompt; these come last.
+
     Raises:
-        InputError: Something that is no document.
+        InputError: Something that is no document, or a single one.
     """
-    if isinstance(documents, Document | Mapping | Passage | str):
+    documents = () if documents is None else documents
+    if isinstance(documents, Document | Mapping | Passage | str) or not isinstance(documents, Iterable):
         raise InputError(
             f"draft_documents is a {type(documents).__name__}; give a list of documents, [document]"
         )
     found: dict[tuple[str, int, str], Passage] = {}
-    for number, document in enumerate(documents):
+    for number, document in enumerate([*documents, *carried]):
         passage = _passage(document, number)
         found.setdefault((passage.document_id, passage.start, passage.text), passage)
     return tuple(found.values())

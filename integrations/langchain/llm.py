@@ -100,9 +100,7 @@ class GroundspeedLLM(GroundspeedSettings, BaseLLM):
                     yield chunk
 
     def _request_for(self, prompt: str, stop: list[str] | None) -> GenerationRequest:
-        call = dict(self._call)
-        documents = [*(call.pop("draft_documents", None) or ()), *documents_of_text(prompt)]
-        return self._request(prompt, documents, stop, call)
+        return self._request(prompt, documents_of_text(prompt), stop, dict(self._call))
 
     def _result(self, engine: Engine, results: list[GenerationResult]) -> LLMResult:
         generations = [

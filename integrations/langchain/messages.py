@@ -19,6 +19,7 @@ from langchain_core.messages import (
 from groundspeed.errors import InputError, ModelError
 from groundspeed.integrations.langchain.tools import Tool, tool_instructions, written_calls
 from groundspeed.integrations.prompts import defused
+from groundspeed.verify.text import check_text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -66,7 +67,7 @@ class ChatPrompt:
             turns = _instructed(_as_text(turns), tool_instructions(tools) if tools else "")
             tools = ()
         turns = _instructed(turns, instructions)
-        text = self._rendered(turns, tools) + opening
+        text = check_text(self._rendered(turns, tools) + opening)
         # The template writes the special tokens itself, the first one included.
         return tuple(self._tokenizer(text, add_special_tokens=False).input_ids)
 

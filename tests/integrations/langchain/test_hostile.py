@@ -53,7 +53,7 @@ def idle(engine: Engine) -> bool:
         {"temperature": "hot"},
         {"temperature": -1},
         {"max_tokens": 0},
-        {"max_tokens": "5"},
+        {"max_tokens": "many"},
         {"max_tokens": 1.5},
         {"stop": [""]},
         {"stop": [1]},
@@ -91,6 +91,10 @@ def test_a_bad_argument_is_an_error_of_ours_in_every_call(
         list(chat.stream("x", **call))
     with pytest.raises(InputError):
         asyncio.run(chat.ainvoke("x", **call))
+    with pytest.raises(InputError):
+        text_model.invoke("x", **call)
+    with pytest.raises(InputError):
+        list(text_model.stream("x", **call))
 
 
 def test_stop_may_be_a_string_as_elsewhere(scripted: Any) -> None:

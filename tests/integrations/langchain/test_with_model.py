@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import json
+import os
+from itertools import islice
+from pathlib import Path
 
 import pytest
 from langchain_core.documents import Document
@@ -20,6 +25,7 @@ TEXT = (
     "The lighthouse at Cape Arrow was built in 1871 by Ines Calder, who carried the lens up the cliff in "
     "nine crates. It was dark for two years in the war, and it has been lit by electricity since 1934."
 )
+SHARED = Path(os.environ.get("GROUNDSPEED_SHARED", Path(__file__).parents[4] / "shared"))
 QUESTION = f"{TEXT}\n\nRepeat the text about the lighthouse word for word."
 
 
@@ -45,6 +51,34 @@ async def test_documents_change_no_token_and_save_steps(model: ChatGroundspeed) 
     assert speeds[1]["tokens_per_step"] > speeds[0]["tokens_per_step"]
     assert speeds[1]["accepted_by_source"]["passage"] > 0
     assert drafted.response_metadata["grounding"][0]["document_id"] == "said"
+
+
+@pytest.mark.parametrize("shown", ["left out", "summarised"])
+def test_documents_that_the_prompt_leaves_out_or_summarises_save_steps(
+    shown: str, model: ChatGroundspeed
+) -> None:
+    """A few questions of ``benchmarks/langchain_documents.py``; a passage's first sentence is its summary."""
+    file = SHARED / "traces" / "northwind.jsonl.gz"
+    if not file.exists():
+        pytest.skip(f"needs {file}")
+    with gzip.open(file, "rt") as lines:
+        rows = [json.loads(line) for line in islice(lines, 4)]
+    steps = [0, 0]
+    for row in rows:
+        prompt = row["question"]
+        if shown == "summarised":
+            prompt = "\n".join(
+                [*(text.split(".")[0] for text in row["passages"]), prompt, "Answer in detail."]
+            )
+        documents = [Document(text, id=str(number)) for number, text in enumerate(row["passages"])]
+        answers = [
+            model.invoke(prompt, max_tokens=40),
+            model.invoke(prompt, max_tokens=40, draft_documents=documents),
+        ]
+        assert answers[0].content == answers[1].content
+        for way, answer in enumerate(answers):
+            steps[way] += answer.response_metadata["speculative_decoding"]["steps"]
+    assert steps[1] < steps[0]
 
 
 async def test_eight_at_once_share_passes(model: ChatGroundspeed) -> None:
