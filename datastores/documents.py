@@ -160,8 +160,11 @@ class DocumentStore:
         return Position(position.generation, position.offset + len(line))
 
     @contextmanager
-    def lock(self) -> Iterator[None]:
+    def lock(self, timeout: float = 0) -> Iterator[None]:
         """Hold the store for writing; makes the folder, and takes it away again if nothing was written.
+
+        Args:
+            timeout: Seconds to wait for another writer.
 
         Raises:
             StoreError: Another process is writing, or the folder holds something else.
@@ -172,7 +175,7 @@ class DocumentStore:
         self._refuse_foreign_folder()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(self.path / _LOCK, timeout=0)
+            lock = FileLock(self.path / _LOCK, timeout=timeout)
             lock.acquire()
         except Timeout as error:
             raise StoreError(

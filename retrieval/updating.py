@@ -19,7 +19,7 @@ from groundspeed.datastores.documents import (
     StoreContents,
     StoredDocument,
 )
-from groundspeed.errors import InputError
+from groundspeed.errors import InputError, StoreError
 from groundspeed.retrieval.base import Embedder, Ranking
 from groundspeed.retrieval.chunking import DEFAULT_CHUNKING
 from groundspeed.retrieval.index import digest_of
@@ -30,6 +30,7 @@ __all__ = ["LiveStore"]
 
 _ROOT = "documents"  # no path: what is put in by itself came from no folder, and indexing one leaves it alone
 _LEAST_DUE = 1 << 20  # bytes of changes that are never worth writing everything anew
+_WAIT = 10.0  # seconds for another process, whose change takes milliseconds
 _DUE = 1 / 4  # of the bytes written whole, from which on changes are
 
 
@@ -69,12 +70,13 @@ class LiveStore:
             StoreError: The store is damaged, of another embedding model, or being written.
         """
         given = {document.id: _stored(document) for document in documents}
-        with self._lock, self._store.lock():
+        with self._lock, self._store.lock(_WAIT):
             self._catch_up()
             fresh = tuple(one for name, one in given.items() if self._documents.get(name) != one)
             if not fresh:
                 return
             vectors = self._embedder.embed([stored.document.text for stored in fresh])
+            self._check_width(vectors.shape[1])
             there = tuple(one.document.id for one in fresh if one.document.id in self._documents)
             self._change(StoreChange(there, fresh, vectors))
 
@@ -87,7 +89,7 @@ class LiveStore:
         with self._lock:
             if not self._store.exists():
                 return
-            with self._store.lock():
+            with self._store.lock(_WAIT):
                 self._catch_up()
                 there = tuple(name for name in dict.fromkeys(ids) if name in self._documents)
                 if there:
@@ -122,12 +124,20 @@ class LiveStore:
             )
         if not documents:
             return
+        self._check_width(len(vector))
         unit = vector / max(float(np.linalg.norm(vector)), 1e-30)
         best = Ranking.best((vectors @ unit).astype(np.float32), len(vectors))
         for row, score in zip(best.rows.tolist(), best.scores.tolist(), strict=True):
             name = owners[row]
             if name is not None and (stored := documents.pop(name, None)) is not None:
                 yield stored.document, score, vectors[row]
+
+    def _check_width(self, width: int) -> None:
+        if self._position is not None and width != self._vectors.shape[1]:
+            raise StoreError(
+                f"A vector of {width} numbers was given, those of the store {self._store.path} have "
+                f"{self._vectors.shape[1]}; use the embedding model that made them, or another store."
+            )
 
     def _catch_up(self) -> None:
         """Take in what was written since the last look."""
@@ -211,10 +221,11 @@ _NONE = np.empty((0, 0), np.float32)
 
 def _stored(document: Document) -> StoredDocument:
     try:
-        json.dumps(dict(document.metadata))
+        metadata = json.loads(json.dumps(dict(document.metadata)))
     except (TypeError, ValueError) as error:
         raise InputError(
             f"the metadata of the document {document.id!r} cannot be kept as JSON ({error}); give strings, "
             "numbers, lists and dicts"
         ) from error
+    document = replace(document, metadata=metadata)  # as it will be read again, and nobody else's to change
     return StoredDocument(document, _ROOT, digest_of(document))

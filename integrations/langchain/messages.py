@@ -64,9 +64,9 @@ class ChatPrompt:
             raise InputError("there are no messages; give one at least")
         turns = [self._turn(message) for message in messages]
         if not self._knows_tools():
-            turns = _instructed(_as_text(turns), tool_instructions(tools) if tools else "")
+            turns = _instructed(_as_text(turns), self._defused(tool_instructions(tools)) if tools else "")
             tools = ()
-        turns = _instructed(turns, instructions)
+        turns = _instructed(turns, self._defused(instructions))
         text = check_text(self._rendered(turns, tools) + opening)
         # The template writes the special tokens itself, the first one included.
         return tuple(self._tokenizer(text, add_special_tokens=False).input_ids)

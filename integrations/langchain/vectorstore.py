@@ -162,6 +162,8 @@ class GroundspeedVectorStore(VectorStore):
         self, query: np.ndarray[Any, Any], k: int, wanted: Filter | None
     ) -> list[tuple[Document, float, np.ndarray[Any, Any]]]:
         """The k nearest documents that are wanted, with cosine and vector."""
+        if k < 0:
+            raise InputError(f"k is {k}; give the number of documents to find")
         found = (
             (_document(stored), cosine, nearest) for stored, cosine, nearest in self._store.nearest(query)
         )

@@ -7,11 +7,14 @@ import pickle
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
+from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.messages import (
     AIMessage,
     ChatMessage,
@@ -23,8 +26,8 @@ from langchain_core.messages import (
 )
 from langchain_core.runnables import ConfigurableField
 
-from groundspeed.errors import GroundspeedError, InputError
-from groundspeed.integrations.langchain import ChatGroundspeed, GroundspeedLLM
+from groundspeed.errors import GroundspeedError, InputError, ModelError, StoreError
+from groundspeed.integrations.langchain import ChatGroundspeed, GroundspeedLLM, GroundspeedVectorStore
 from groundspeed.verify.engine import Engine
 
 
@@ -82,8 +85,8 @@ def idle(engine: Engine) -> bool:
     ],
     ids=repr,
 )
-def test_a_bad_argument_is_an_error_of_ours_in_every_call(
-    call: dict[str, Any], chat: ChatGroundspeed
+def test_a_bad_argument_is_an_error_in_every_call(
+    call: dict[str, Any], chat: ChatGroundspeed, text_model: GroundspeedLLM
 ) -> None:
     with pytest.raises(InputError):
         chat.invoke("x", **call)
@@ -219,3 +222,50 @@ def test_an_engine_that_was_closed_says_so() -> None:
     engine.close()
     with pytest.raises(GroundspeedError, match="closed"):
         GroundspeedLLM(engine=engine).invoke("3 4")
+
+
+class Vectors(DeterministicFakeEmbedding):
+    """Gives vectors of a shape of its own, as a model behind an API may."""
+
+    shape: tuple[int, int] | None = None
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        return np.ones(self.shape).tolist() if self.shape else super().embed_documents(texts)
+
+
+def test_vectors_that_do_not_fit_leave_the_store_as_it_was(tmp_path: Path) -> None:
+    store = GroundspeedVectorStore(tmp_path, Vectors(size=8))
+    store.add_texts(["one", "two"], ids=["1", "2"])
+    for shape in ((1, 12), (3, 4), (0, 0)):
+        with pytest.raises(ModelError, match="for 2 texts"):
+            GroundspeedVectorStore(tmp_path, Vectors(size=8, shape=shape)).add_texts(["x", "y"])
+    with pytest.raises(StoreError, match=r"12 numbers.*have 8"):
+        GroundspeedVectorStore(tmp_path, Vectors(size=8, shape=(2, 12))).add_texts(["x", "y"])
+    with pytest.raises(StoreError, match=r"3 numbers.*have 8"):
+        store.similarity_search_by_vector([1.0, 2.0, 3.0])
+    with pytest.raises(InputError, match="k is -1"):
+        store.similarity_search("x", k=-1)
+    assert store.similarity_search("x", k=0) == []
+    again = GroundspeedVectorStore(tmp_path, Vectors(size=8))
+    assert {document.id for document in again.similarity_search("x")} == {"1", "2"}
+
+
+def test_metadata_is_the_stores_own(tmp_path: Path) -> None:
+    store = GroundspeedVectorStore(tmp_path, DeterministicFakeEmbedding(size=8))
+    facts: dict[str, Any] = {"pair": (1, 2), "deep": {"list": [1]}}
+    store.add_texts(["one"], [facts], ids=["1"])
+    facts["deep"]["list"].append(2)
+    again = GroundspeedVectorStore(tmp_path, store.embeddings)
+    assert store.get_by_ids(["1"]) == again.get_by_ids(["1"])
+    assert store.get_by_ids(["1"])[0].metadata == {"pair": [1, 2], "deep": {"list": [1]}}
+
+
+def test_many_threads_may_share_a_vector_store_and_its_folder(tmp_path: Path) -> None:
+    stores = [GroundspeedVectorStore(tmp_path, DeterministicFakeEmbedding(size=8)) for _ in range(2)]
+    with ThreadPoolExecutor(8) as threads:
+        added = [threads.submit(stores[n % 2].add_texts, [f"text {n}"], ids=[str(n)]) for n in range(40)]
+        found = [threads.submit(stores[n % 2].similarity_search, "x", k=50) for n in range(10)]
+        assert [one.result() for one in added] == [[str(n)] for n in range(40)]
+        assert all(len(one.result()) <= 40 for one in found)
+    for store in stores:
+        assert len(store.similarity_search("x", k=50)) == 40
