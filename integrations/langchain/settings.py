@@ -137,7 +137,9 @@ class GroundspeedSettings(BaseModel):
 
     async def _aengine_for(self, model: str) -> Engine:
         """The same without holding up the event loop while it is loaded."""
-        return self._engine_at_hand(model) or await run_in_executor(None, load, self._spec(model))
+        if (engine := self._engine_at_hand(model)) is not None:
+            return engine
+        return await run_in_executor(None, load, self._spec(model))
 
     def _engine_at_hand(self, model: str) -> Engine | None:
         """The engine if it need not be loaded."""
