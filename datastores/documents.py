@@ -9,117 +9,66 @@ Layout of the folder::
         vectors.npy             float32 [c, d]: unit vectors
         terms.json              the t terms of the sparse index
         postings_*.npy          its scores, a [c, t] matrix in compressed columns
+        changes.jsonl           what changed since, the one file that grows (``datastores/changes.py``)
     .lock                       held by the process that writes
 
 A write lays a new generation beside the old one and flushes it to the disk; then one rename of
-``header.json`` makes it the store. A crash before the rename leaves the old store, after it the new one.
+``header.json`` makes it the store. A crash before the rename leaves the old store, after it the new one. A
+change of a few documents is appended instead, until there are so many that a write is due.
 Only npy without pickle, JSON and JSONL are read.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
+from groundspeed.datastores.changes import StoreChange, append_change, read_changes
+from groundspeed.datastores.corpus import (
+    Chunking,
+    Postings,
+    StoreContents,
+    StoredDocument,
+    changed,
+    deserialise,
+    serialise,
+)
 from groundspeed.datastores.files import sync_folder, write_through
 from groundspeed.errors import StoreError
-from groundspeed.types import Document
 
-__all__ = ["Chunking", "DocumentStore", "Postings", "StoreContents", "StoredDocument"]
+__all__ = [
+    "Chunking",
+    "DocumentStore",
+    "Position",
+    "Postings",
+    "StoreChange",
+    "StoreContents",
+    "StoredDocument",
+]
 
 FORMAT = "groundspeed document store"
-VERSION = 1
+VERSION = 2
 _HEADER = "header.json"
 _LOCK = ".lock"
 _GENERATION = "generation-"
+_CHANGES = "changes.jsonl"
 
 
-@dataclass(frozen=True, slots=True)
-class Chunking:
-    """How documents are cut.
-
-    Attributes:
-        size: Longest chunk, in characters.
-        overlap: At most so many characters of a chunk stand in the one before it as well.
-    """
-
-    size: int
-    overlap: int
-
-
-@dataclass(frozen=True, slots=True)
-class StoredDocument:
-    """A document and where it came from.
+class Position(NamedTuple):
+    """How far a store was read.
 
     Attributes:
-        document: The document.
-        root: The file or folder it was loaded from, absolute.
-        digest: Hash of text and metadata; tells whether the document changed.
+        generation: Name of its folder.
+        offset: Bytes of its changes.
     """
 
-    document: Document
-    root: str
-    digest: str
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Postings:
-    """The sparse index: BM25 scores of c chunks and t terms, n of them not zero, in compressed columns.
-
-    Attributes:
-        terms: The t terms; their order numbers the columns.
-        starts: int64 [t + 1], term j owns ``chunks[starts[j]:starts[j + 1]]``.
-        chunks: int32 [n], rows of the chunks that hold the term.
-        scores: float32 [n], what the term adds to the score of each.
-    """
-
-    terms: tuple[str, ...]
-    starts: NDArray[np.int64]
-    chunks: NDArray[np.int32]
-    scores: NDArray[np.float32]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class StoreContents:
-    """All that a store holds, in memory.
-
-    Attributes:
-        embedder: Name of the model that made the vectors.
-        chunking: How the documents were cut.
-        documents: The parents, ids unique.
-        chunks: int64 [c, 3], row of the document, start, end; by document, then by start.
-        vectors: float32 [c, d], a unit vector per chunk.
-        postings: The sparse index of the chunks.
-    """
-
-    embedder: str
-    chunking: Chunking
-    documents: tuple[StoredDocument, ...]
-    chunks: NDArray[np.int64]
-    vectors: NDArray[np.float32]
-    postings: Postings
-
-    def check_embedder(self, name: str, path: Path) -> None:
-        """Refuse an embedding model whose vectors cannot be compared with the ones of the store at ``path``.
-
-        Raises:
-            StoreError: Naming both models.
-        """
-        if name != self.embedder:
-            raise StoreError(
-                f"The store {path} was built by the embedding model {self.embedder}, {name} was given; "
-                f"give {self.embedder}, or index the corpus into another store."
-            )
+    generation: str
+    offset: int
 
 
 def is_store(folder: Path) -> bool:
@@ -144,10 +93,23 @@ class DocumentStore:
         Raises:
             StoreError: The store is missing, damaged or of a newer version.
         """
+        contents, changes, _ = self.open()
+        return changed(contents, changes) if changes else contents
+
+    def open(self) -> tuple[StoreContents, list[StoreChange], Position]:
+        """Read what was written whole, the changes since, and how far that reaches.
+
+        Raises:
+            StoreError: As ``read``.
+        """
         header = self._header()
         while True:
             try:
-                return self._read_generation(header)
+                contents = self._read_generation(header)
+                news = self.changes(Position(header["generation"], 0))
+                if news is None:
+                    raise FileNotFoundError(None, None, _CHANGES)
+                return contents, *news
             except FileNotFoundError as error:
                 # A writer may have replaced the generation between our two reads; then there is a new header.
                 latest = self._header()
@@ -155,9 +117,54 @@ class DocumentStore:
                     raise self._damaged(f"the file {Path(error.filename).name} is missing") from error
                 header = latest
 
+    def changes(self, since: Position) -> tuple[list[StoreChange], Position] | None:
+        """The changes since a position and where they end; None where the store was written whole meanwhile.
+
+        Raises:
+            StoreError: A change is damaged.
+        """
+        try:
+            changes, end = read_changes(self.path / since.generation / _CHANGES, since.offset)
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise self._damaged(f"{_CHANGES}: {error}") from error
+        return changes, Position(since.generation, end)
+
+    def is_at(self, position: Position) -> bool:
+        """Whether nothing has changed since."""
+        try:
+            size = (self.path / position.generation / _CHANGES).stat().st_size
+        except FileNotFoundError:
+            return False
+        return size == position.offset and self._header()["generation"] == position.generation
+
+    def append(self, change: StoreChange, position: Position) -> Position:
+        """Change a few documents, whole or not at all; call it inside ``lock``.
+
+        Args:
+            change: What changes.
+            position: Where the changes end now.
+
+        Returns:
+            Where they end then.
+
+        Raises:
+            StoreError: The disk refused.
+        """
+        line = change.encode()
+        try:
+            append_change(self.path / position.generation / _CHANGES, line, position.offset)
+        except OSError as error:
+            raise self._refused(error) from error
+        return Position(position.generation, position.offset + len(line))
+
     @contextmanager
-    def lock(self) -> Iterator[None]:
+    def lock(self, timeout: float = 0) -> Iterator[None]:
         """Hold the store for writing; makes the folder, and takes it away again if nothing was written.
+
+        Args:
+            timeout: Seconds to wait for another writer.
 
         Raises:
             StoreError: Another process is writing, or the folder holds something else.
@@ -168,7 +175,7 @@ class DocumentStore:
         self._refuse_foreign_folder()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(self.path / _LOCK, timeout=0)
+            lock = FileLock(self.path / _LOCK, timeout=timeout)
             lock.acquire()
         except Timeout as error:
             raise StoreError(
@@ -187,8 +194,15 @@ class DocumentStore:
                 shutil.rmtree(self.path, ignore_errors=True)
             lock.release()
 
-    def write(self, contents: StoreContents) -> None:
+    def written_bytes(self) -> int:
+        """Size of what was last written whole."""
+        return sum(facts["bytes"] for facts in self._header()["files"].values())
+
+    def write(self, contents: StoreContents) -> Position:
         """Replace what the store holds, whole or not at all; call it inside ``lock``.
+
+        Returns:
+            Where changes begin.
 
         Raises:
             StoreError: The disk refused.
@@ -198,9 +212,10 @@ class DocumentStore:
         try:
             folder.mkdir()
             files = {}
-            for name, data in _serialise(contents):
+            for name, data in serialise(contents):
                 write_through(folder / name, data)
                 files[name] = {"bytes": len(data), "sha256": sha256(data).hexdigest()}
+            write_through(folder / _CHANGES, b"")
             sync_folder(folder)
             header = {
                 "format": FORMAT,
@@ -217,12 +232,10 @@ class DocumentStore:
             new_header.replace(self.path / _HEADER)
             sync_folder(self.path)
         except OSError as error:
-            raise StoreError(
-                f"The store {self.path} could not be written ({error.strerror}) and stays as it was; "
-                "make room or give another folder, then index again."
-            ) from error
+            raise self._refused(error) from error
         finally:
             self._sweep()
+        return Position(folder.name, 0)
 
     def _generations(self) -> list[Path]:
         return [path for path in self.path.glob(f"{_GENERATION}*") if path.name[len(_GENERATION) :].isdigit()]
@@ -245,6 +258,12 @@ class DocumentStore:
                 f"The folder {self.path} is not a store and holds other things ({foreign}); "
                 "give an empty folder or one that does not exist yet."
             )
+
+    def _refused(self, error: OSError) -> StoreError:
+        return StoreError(
+            f"The store {self.path} could not be written ({error.strerror}) and stays as it was; "
+            "make room or give another folder, then try again."
+        )
 
     def _damaged(self, what: str) -> StoreError:
         return StoreError(
@@ -281,7 +300,7 @@ class DocumentStore:
                     raise self._damaged(f"{name} has {len(data[name])} bytes instead of {facts['bytes']}")
                 if sha256(data[name]).hexdigest() != facts["sha256"]:
                     raise self._damaged(f"the checksum of {name} does not fit")
-            contents = _deserialise(header, data)
+            contents = deserialise(header, data)
             counts = {"documents": len(contents.documents), "chunks": len(contents.chunks)}
             if counts != header["counts"]:
                 raise self._damaged(f"it holds {counts} instead of {header['counts']}")
@@ -297,53 +316,3 @@ class DocumentStore:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise self._damaged(f"{type(error).__name__} {error}") from error
         return contents
-
-
-def _serialise(contents: StoreContents) -> Iterator[tuple[str, bytes]]:
-    rows = (
-        {
-            "id": stored.document.id,
-            "root": stored.root,
-            "digest": stored.digest,
-            "metadata": dict(stored.document.metadata),
-            "text": stored.document.text,
-        }
-        for stored in contents.documents
-    )
-    yield "documents.jsonl", b"".join(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows)
-    yield "terms.json", json.dumps(contents.postings.terms, ensure_ascii=False).encode()
-    arrays: dict[str, NDArray[Any]] = {
-        "chunks.npy": contents.chunks,
-        "vectors.npy": contents.vectors,
-        "postings_starts.npy": contents.postings.starts,
-        "postings_chunks.npy": contents.postings.chunks,
-        "postings_scores.npy": contents.postings.scores,
-    }
-    for name, array in arrays.items():
-        buffer = io.BytesIO()
-        np.save(buffer, array, allow_pickle=False)
-        yield name, buffer.getvalue()
-
-
-def _deserialise(header: dict[str, Any], data: dict[str, bytes]) -> StoreContents:
-    def array(name: str) -> NDArray[Any]:
-        return cast("NDArray[Any]", np.load(io.BytesIO(data[name]), allow_pickle=False))
-
-    # Lines end at \n alone: str.splitlines would cut at other separators that stand inside JSON strings.
-    rows = (json.loads(line) for line in data["documents.jsonl"].split(b"\n")[:-1])
-    return StoreContents(
-        embedder=header["embedder"]["model"],
-        chunking=Chunking(header["chunking"]["size"], header["chunking"]["overlap"]),
-        documents=tuple(
-            StoredDocument(Document(row["id"], row["text"], row["metadata"]), row["root"], row["digest"])
-            for row in rows
-        ),
-        chunks=array("chunks.npy"),
-        vectors=array("vectors.npy"),
-        postings=Postings(
-            terms=tuple(json.loads(data["terms.json"])),
-            starts=array("postings_starts.npy"),
-            chunks=array("postings_chunks.npy"),
-            scores=array("postings_scores.npy"),
-        ),
-    )

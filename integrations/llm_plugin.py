@@ -10,6 +10,7 @@ import llm
 from pydantic import Field
 
 from groundspeed.integrations.langchain.engines import EngineSpec, load
+from groundspeed.integrations.langchain.forms import answer_instructions
 from groundspeed.integrations.langchain.messages import ChatPrompt
 from groundspeed.types import GenerationRequest, GenerationResult, Grammar, Passage, StepEvent
 
@@ -42,8 +43,9 @@ class Groundspeed(llm.Model):
         """Answer a prompt bit by bit."""
         options = prompt.options
         engine = load(EngineSpec(options.model) if options.model else EngineSpec())
+        told = answer_instructions(prompt.schema) if prompt.schema else ""
         request = GenerationRequest(
-            ChatPrompt(engine.tokenizer).token_ids(_messages(prompt, conversation)),
+            ChatPrompt(engine.tokenizer).token_ids(_messages(prompt, conversation), instructions=told),
             tuple(Passage(f"fragment-{n}", str(text)) for n, text in enumerate(prompt.fragments)),
             max_tokens=options.max_tokens,
             temperature=options.temperature,

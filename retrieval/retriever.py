@@ -11,7 +11,7 @@ from groundspeed.errors import InputError, StoreError
 from groundspeed.retrieval.base import Embedder, Ranking
 from groundspeed.retrieval.dense import DenseIndex, SentenceEmbedder
 from groundspeed.retrieval.hybrid import Reranker, fuse
-from groundspeed.retrieval.sparse import SparseIndex
+from groundspeed.retrieval.sparse import SparseIndex, build_postings
 from groundspeed.types import Document, Passage
 
 __all__ = ["Mode", "Retriever"]
@@ -145,4 +145,6 @@ class Retriever:
 
     @cached_property
     def _sparse(self) -> SparseIndex:
-        return SparseIndex(self._contents.postings, len(self._contents.chunks))
+        contents = self._contents
+        postings = contents.postings or build_postings(contents.texts())
+        return SparseIndex(postings, len(contents.chunks))

@@ -1,126 +1,231 @@
-"""Documents are put into a store and taken out of it one by one."""
+"""A store that is changed document by document, at the price of what changes."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable
+import threading
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from groundspeed.datastores.documents import DocumentStore, StoreContents, StoredDocument
-from groundspeed.errors import InputError
-from groundspeed.retrieval.base import Embedder
+from groundspeed.datastores.corpus import changed
+from groundspeed.datastores.documents import (
+    Chunking,
+    DocumentStore,
+    Position,
+    StoreChange,
+    StoreContents,
+    StoredDocument,
+)
+from groundspeed.errors import InputError, StoreError
+from groundspeed.retrieval.base import Embedder, Ranking
 from groundspeed.retrieval.chunking import DEFAULT_CHUNKING
 from groundspeed.retrieval.index import digest_of
 from groundspeed.retrieval.sparse import build_postings
 from groundspeed.types import Document
 
-__all__ = ["delete_documents", "upsert_documents"]
+__all__ = ["LiveStore"]
 
 _ROOT = "documents"  # no path: what is put in by itself came from no folder, and indexing one leaves it alone
+_LEAST_DUE = 1 << 20  # bytes of changes that are never worth writing everything anew
+_WAIT = 10.0  # seconds for another process, whose change takes milliseconds
+_DUE = 1 / 4  # of the bytes written whole, from which on changes are
 
 
-def upsert_documents(
-    store: DocumentStore, documents: Iterable[Document], embedder: Embedder
-) -> StoreContents:
-    """Put documents into a store, each as one chunk; one with the id of another takes its place.
+class LiveStore:
+    """Documents of a store, kept in memory while they are put in and taken out one by one.
 
-    Documents that are as they were are not embedded again.
-
-    Args:
-        store: Made if it is missing; it changes as a whole or not at all.
-        documents: The last one counts, of several with one id.
-        embedder: Makes the vectors; the one that made those of the store.
-
-    Returns:
-        What the store holds now.
-
-    Raises:
-        InputError: Metadata that JSON cannot hold.
-        StoreError: The store is damaged, of another embedding model, or being written.
+    A change is appended to the store; when changes have become a quarter of it, everything is written anew,
+    so that a document costs the same on average however many there are. Threads may share it, and it sees
+    what other processes write.
     """
-    given = {document.id: _stored(document) for document in documents}
-    with store.lock():
-        old = store.read() if store.exists() else None
-        if old is None:
-            old = _empty(embedder)
-        old.check_embedder(embedder.name, store.path)
-        same = {one.document.id for one in old.documents if given.get(one.document.id) == one}
-        fresh = [stored for name, stored in given.items() if name not in same]
-        if not fresh and store.exists():
-            return old
-        kept = _without(old, {stored.document.id for stored in fresh})
-        texts = [stored.document.text for stored in fresh]
-        first = len(kept.documents)
-        spans = [(first + number, 0, len(text)) for number, text in enumerate(texts)]
-        vectors = embedder.embed(texts) if texts else np.empty((0, embedder.dimension), np.float32)
-        return _written(
-            store,
-            replace(
-                kept,
-                documents=(*kept.documents, *fresh),
-                chunks=np.concatenate([kept.chunks, np.array(spans, np.int64).reshape(-1, 3)]),
-                vectors=np.concatenate([kept.vectors, vectors]),
-            ),
+
+    def __init__(self, store: DocumentStore, embedder: Embedder) -> None:
+        """Name the store; it is made by the first change and read by the first look.
+
+        Args:
+            store: The store.
+            embedder: Makes the vectors; the one that made those of the store.
+        """
+        self._store = store
+        self._embedder = embedder
+        self._lock = threading.RLock()
+        self._position: Position | None = None
+        self._load(
+            StoreContents(embedder.name, DEFAULT_CHUNKING, (), np.empty((0, 3), np.int64), _NONE, None)
+        )
+
+    def upsert(self, documents: Iterable[Document]) -> None:
+        """Put documents in, each as one chunk; one with the id of another takes its place.
+
+        Documents that are as they were are not embedded again.
+
+        Args:
+            documents: The last one counts, of several with one id.
+
+        Raises:
+            InputError: Metadata that JSON cannot hold.
+            StoreError: The store is damaged, of another embedding model, or being written.
+        """
+        given = {document.id: _stored(document) for document in documents}
+        with self._lock, self._store.lock(_WAIT):
+            self._catch_up()
+            fresh = tuple(one for name, one in given.items() if self._documents.get(name) != one)
+            if not fresh:
+                return
+            vectors = self._embedder.embed([stored.document.text for stored in fresh])
+            self._check_width(vectors.shape[1])
+            there = tuple(one.document.id for one in fresh if one.document.id in self._documents)
+            self._change(StoreChange(there, fresh, vectors))
+
+    def delete(self, ids: Collection[str]) -> None:
+        """Take documents out; ids that are not there are passed over.
+
+        Raises:
+            StoreError: The store is damaged, of another embedding model, or being written.
+        """
+        with self._lock:
+            if not self._store.exists():
+                return
+            with self._store.lock(_WAIT):
+                self._catch_up()
+                there = tuple(name for name in dict.fromkeys(ids) if name in self._documents)
+                if there:
+                    self._change(StoreChange(there, (), _NONE))
+
+    def get(self, ids: Iterable[str]) -> list[Document]:
+        """The documents with these ids, in their order; those that are not there are left out.
+
+        Raises:
+            StoreError: The store is damaged, or of another embedding model.
+        """
+        with self._lock:
+            self._catch_up()
+            return [self._documents[name].document for name in ids if name in self._documents]
+
+    def nearest(self, vector: NDArray[np.float32]) -> Iterator[tuple[Document, float, NDArray[np.float32]]]:
+        """All documents by their nearest chunk, each with its cosine and that chunk's vector, best first.
+
+        Args:
+            vector: float32 [d], of any length but 0.
+
+        Raises:
+            StoreError: The store is damaged, or of another embedding model.
+        """
+        with self._lock:
+            self._catch_up()
+            # Rows that come later stand behind these; what else may change is copied.
+            vectors, owners, documents = (
+                self._vectors[: len(self._owners)],
+                [*self._owners],
+                {**self._documents},
+            )
+        if not documents:
+            return
+        self._check_width(len(vector))
+        unit = vector / max(float(np.linalg.norm(vector)), 1e-30)
+        best = Ranking.best((vectors @ unit).astype(np.float32), len(vectors))
+        for row, score in zip(best.rows.tolist(), best.scores.tolist(), strict=True):
+            name = owners[row]
+            if name is not None and (stored := documents.pop(name, None)) is not None:
+                yield stored.document, score, vectors[row]
+
+    def _check_width(self, width: int) -> None:
+        if self._position is not None and width != self._vectors.shape[1]:
+            raise StoreError(
+                f"A vector of {width} numbers was given, those of the store {self._store.path} have "
+                f"{self._vectors.shape[1]}; use the embedding model that made them, or another store."
+            )
+
+    def _catch_up(self) -> None:
+        """Take in what was written since the last look."""
+        if self._position is not None and self._store.is_at(self._position):
+            return
+        if self._position is None and not self._store.exists():
+            return
+        known, self._position = self._position, None  # what is in memory holds only if all goes well
+        news = self._store.changes(known) if known is not None else None
+        if news is not None and self._store.is_at(news[1]):
+            changes, position = news
+        else:  # it was written whole meanwhile
+            contents, changes, position = self._store.open()
+            contents.check_embedder(self._embedder.name, self._store.path)
+            self._load(contents)
+        for change in changes:
+            self._apply(change)
+        self._position = position
+
+    def _change(self, change: StoreChange) -> None:
+        """Write a change and take it in."""
+        position = self._position
+        if position is not None and position.offset <= max(_LEAST_DUE, _DUE * self._store.written_bytes()):
+            self._position = self._store.append(change, position)
+            self._apply(change)
+        else:
+            contents = changed(self._contents(), [change])
+            contents = replace(contents, postings=build_postings(contents.texts()))
+            self._position = self._store.write(contents)
+            self._load(contents)
+
+    def _load(self, contents: StoreContents) -> None:
+        self._chunking: Chunking = contents.chunking
+        self._documents = {stored.document.id: stored for stored in contents.documents}
+        self._vectors = contents.vectors  # [at least as many as owners, d]
+        self._owners: list[str | None] = [
+            contents.documents[row].document.id for row in contents.chunks[:, 0].tolist()
+        ]  # by row the document's id; None where it is gone
+        self._spans: list[tuple[int, int]] = [(start, end) for _, start, end in contents.chunks.tolist()]
+        self._rows: dict[str, list[int]] = {}
+        for row, name in enumerate(self._owners):
+            self._rows.setdefault(str(name), []).append(row)
+
+    def _apply(self, change: StoreChange) -> None:
+        for name in change.deleted:
+            del self._documents[name]
+            for row in self._rows.pop(name, ()):
+                self._owners[row] = None
+        rows = len(self._owners)
+        if rows + len(change.added) > len(self._vectors):
+            room = np.empty((2 * rows + len(change.added), change.vectors.shape[1]), np.float32)
+            if rows:
+                room[:rows] = self._vectors[:rows]
+            self._vectors = room
+        if change.added:
+            self._vectors[rows : rows + len(change.added)] = change.vectors
+        for row, stored in enumerate(change.added, rows):
+            name = stored.document.id
+            self._documents[name] = stored
+            self._owners.append(name)
+            self._spans.append((0, len(stored.document.text)))
+            self._rows[name] = [row]
+
+    def _contents(self) -> StoreContents:
+        """What is in memory, for writing; the sparse index is left out."""
+        rows = [row for name in self._documents for row in self._rows.get(name, ())]
+        numbers = {name: number for number, name in enumerate(self._documents)}
+        chunks = [(numbers[str(self._owners[row])], *self._spans[row]) for row in rows]
+        return StoreContents(
+            embedder=self._embedder.name,
+            chunking=self._chunking,
+            documents=tuple(self._documents.values()),
+            chunks=np.array(chunks, np.int64).reshape(-1, 3),
+            vectors=self._vectors[rows] if rows else np.empty((0, self._embedder.dimension), np.float32),
+            postings=None,
         )
 
 
-def delete_documents(store: DocumentStore, ids: Collection[str]) -> StoreContents:
-    """Take documents out of a store; ids that it does not have are passed over.
-
-    Returns:
-        What the store holds now.
-
-    Raises:
-        StoreError: The store is missing, damaged, or being written.
-    """
-    with store.lock():
-        old = store.read()
-        if not any(stored.document.id in set(ids) for stored in old.documents):
-            return old
-        return _written(store, _without(old, set(ids)))
+_NONE = np.empty((0, 0), np.float32)
 
 
 def _stored(document: Document) -> StoredDocument:
     try:
-        json.dumps(dict(document.metadata))
+        metadata = json.loads(json.dumps(dict(document.metadata)))
     except (TypeError, ValueError) as error:
         raise InputError(
             f"the metadata of the document {document.id!r} cannot be kept as JSON ({error}); give strings, "
             "numbers, lists and dicts"
         ) from error
+    document = replace(document, metadata=metadata)  # as it will be read again, and nobody else's to change
     return StoredDocument(document, _ROOT, digest_of(document))
-
-
-def _empty(embedder: Embedder) -> StoreContents:
-    return StoreContents(
-        embedder=embedder.name,
-        chunking=DEFAULT_CHUNKING,
-        documents=(),
-        chunks=np.empty((0, 3), np.int64),
-        vectors=np.empty((0, embedder.dimension), np.float32),
-        postings=build_postings([]),
-    )
-
-
-def _without(contents: StoreContents, ids: Collection[str]) -> StoreContents:
-    """The contents without some documents; postings are left as they are."""
-    stays = np.array([stored.document.id not in ids for stored in contents.documents], bool)
-    rows = np.cumsum(stays) - 1
-    chosen = stays[contents.chunks[:, 0]]
-    chunks = contents.chunks[chosen]
-    chunks[:, 0] = rows[chunks[:, 0]]
-    return replace(
-        contents,
-        documents=tuple(one for one in contents.documents if one.document.id not in ids),
-        chunks=chunks,
-        vectors=contents.vectors[chosen],
-    )
-
-
-def _written(store: DocumentStore, contents: StoreContents) -> StoreContents:
-    texts = [contents.documents[row].document.text[start:end] for row, start, end in contents.chunks]
-    contents = replace(contents, postings=build_postings(texts))
-    store.write(contents)
-    return contents

@@ -35,6 +35,7 @@ PUBLIC = [
     "GenerationRequest",
     "GenerationResult",
     "GenerationStats",
+    "GenerationTimeoutError",
     "Grammar",
     "GroundedSpan",
     "GroundspeedError",

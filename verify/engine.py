@@ -33,7 +33,7 @@ from groundspeed.verify.scheduler import Scheduler, Ticket
 from groundspeed.verify.stops import check_stops
 from groundspeed.verify.streams import EventStream, events
 from groundspeed.verify.target import TransformersTarget, warn_of_processors
-from groundspeed.verify.text import decode
+from groundspeed.verify.text import check_text, decode
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -291,7 +291,7 @@ class Engine:
         """The token ids of a prompt."""
         if not isinstance(prompt, str):
             return list(prompt)
-        ids: list[int] = self.tokenizer(prompt)["input_ids"]
+        ids: list[int] = self.tokenizer(check_text(prompt))["input_ids"]
         return ids
 
     def decode(self, prompt: str | tuple[int, ...]) -> str:
@@ -315,18 +315,14 @@ class Engine:
             raise InputError(f"timeout is {request.timeout}; it must be None or above 0 seconds")
         if request.min_span < 1:
             raise InputError(f"min_span is {request.min_span}; it must be at least 1 character")
+        vocab_size = self.target.vocab_size
         wrong = next(
-            (
-                i
-                for i in prompt_ids
-                if not isinstance(i, int | np.integer) or not 0 <= i < self.target.vocab_size
-            ),
-            None,
+            (i for i in prompt_ids if not isinstance(i, int | np.integer) or not 0 <= i < vocab_size), None
         )
         if wrong is not None:
             raise InputError(
-                f"the prompt holds token id {wrong}; the model's vocabulary has "
-                f"{self.target.vocab_size} tokens: encode the prompt with the model's own tokenizer"
+                f"the prompt holds token id {wrong}; the model's vocabulary has {vocab_size} "
+                "tokens: encode the prompt with the model's own tokenizer"
             )
         length = self.target.context_length
         if length is None:

@@ -93,7 +93,7 @@ class Generation:
         self._prompt_logprobs: list[TokenLogprob | None] | None = [None] if scored else None
         self._finish: FinishReason | None = None
         self._end: int | None = None  # the token that ended it
-        self._steps = self._drafted = self._cached = 0
+        self._steps = self._shared = self._drafted = self._cached = 0
         self._arrived = time.perf_counter()
         self._began = self._prefilled = 0.0  # not yet
 
@@ -172,7 +172,7 @@ class Generation:
         return Segment(self.session, self._ids[-1:], tree)
 
     def take(
-        self, segment: Segment, logits: torch.Tensor, draft_s: float, forward_s: float
+        self, segment: Segment, logits: torch.Tensor, draft_s: float, forward_s: float, *, shared: bool
     ) -> Iterator[PrefillEvent | StepEvent]:
         """Take in the outcome of a pass.
 
@@ -181,6 +181,7 @@ class Generation:
             logits: [rows + n, vocab], see ``TargetModel.verify``.
             draft_s: Seconds that the proposal took.
             forward_s: Seconds of the pass.
+            shared: Whether it carried other requests as well.
         """
         if self._prompt_logprobs is not None:
             self._score(self._prompt_logprobs, logits[: segment.rows])
@@ -208,6 +209,7 @@ class Generation:
             yield PrefillEvent(len(self._prompt_ids), len(self._prompt_ids))
         else:
             self._steps += 1
+            self._shared += shared
             self._drafted += len(tree)
         yield StepEvent(
             token_ids=tuple(token_ids),
@@ -327,6 +329,7 @@ class Generation:
                 prefill_s=prefilled - began,
                 decode_s=now - prefilled,
                 cached_tokens=self._cached,
+                shared_steps=self._shared,
                 decoding=self._capability.decoding if self._request.speculate else "plain",
                 decoding_reason=self._capability.reason if self._request.speculate else "speculation is off",
             ),

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["GrammarState", "Grammars", "check_grammar"]
+__all__ = ["JSON_WHITESPACE", "GrammarState", "Grammars", "check_grammar"]
 
 _KEPT = 64
 """Grammars that are kept ready: a large one takes up to a second to take in."""
 
-_WHITESPACE = r"( |\r?\n[ \t]{0,32})"
+JSON_WHITESPACE = r"( |\r?\n[ \t]{0,32})"
 """Between the tokens of JSON: a space, or a line break and an indentation. The library lets in any number of
 both, and weak models go on with them for ever."""
 
@@ -267,7 +267,7 @@ def _json_options(grammar: Grammar) -> Any:
     own = schema.get("x-guidance") if isinstance(schema, dict) else None
     if isinstance(own, dict) and "whitespace_flexible" in own:
         return {}  # the pattern would overrule it
-    return {"whitespace_pattern": _WHITESPACE}
+    return {"whitespace_pattern": JSON_WHITESPACE}
 
 
 def _alternatives(grammar: Grammar) -> str:

@@ -163,16 +163,18 @@ class Scheduler:
         drafted = time.perf_counter()
         outcomes = self._verify(list(segments.values()))
         seconds = time.perf_counter() - drafted
+        shared = len(segments) > 1 and self._target.capability.supports_tree
         if not any(isinstance(outcome, Exception) for outcome in outcomes):
             self._observe(segments, seconds)
         for (ticket, segment), outcome in zip(segments.items(), outcomes, strict=True):
             try:
                 if isinstance(outcome, Exception):
                     raise outcome
-                for event in ticket.generation.take(segment, outcome, drafted - begun, seconds):
+                generation = ticket.generation
+                for event in generation.take(segment, outcome, drafted - begun, seconds, shared=shared):
                     ticket.deliver(event)
-                if ticket.generation.finished:
-                    self._leave(ticket, ticket.generation.result())
+                if generation.finished:
+                    self._leave(ticket, generation.result())
             except Exception as error:
                 self._leave(ticket, error)
 

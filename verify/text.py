@@ -5,12 +5,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from groundspeed.errors import InputError
+
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["Detokenizer", "decode"]
+__all__ = ["Detokenizer", "check_text", "decode"]
 
 _UNFINISHED = "\ufffd"
+
+
+def check_text(text: str) -> str:
+    """The text, if it can be tokenized.
+
+    Raises:
+        InputError: It holds half a character.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"the text holds a lone surrogate, {text[error.start]!r} at {error.start}, half a character; "
+            "decode it as what it was written in, or leave it out"
+        ) from error
+    return text
 
 
 def decode(tokenizer: PreTrainedTokenizerBase, token_ids: Sequence[int]) -> str:

@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
+from langchain_core.load.load import ALL_SERIALIZABLE_MAPPINGS
+
 from groundspeed.errors import MissingDependencyError
 from groundspeed.integrations.langchain.chains import create_grounded_chain
 from groundspeed.integrations.langchain.chat import ChatGroundspeed
@@ -22,6 +24,11 @@ __all__ = [
     "GroundspeedVectorStore",
     "create_grounded_chain",
 ]
+
+# ``load`` makes objects only of classes that this table lists, and of those only where the caller names their
+# package in ``valid_namespaces``.
+for _model in (ChatGroundspeed, GroundspeedLLM):
+    ALL_SERIALIZABLE_MAPPINGS[tuple(_model.lc_id())] = tuple(_model.lc_id())
 
 
 def __getattr__(name: str) -> Any:

@@ -13,13 +13,14 @@ from langchain_core.messages.content import Citation, create_citation
 from langchain_core.messages.tool import ToolCall, invalid_tool_call, tool_call, tool_call_chunk
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 
+from groundspeed.errors import GenerationTimeoutError
 from groundspeed.integrations.langchain.tools import Call, CallReader
 from groundspeed.types import Event, GenerationResult, GenerationStats, Passage, StepEvent
 
 if TYPE_CHECKING:
     from groundspeed.verify.engine import Engine
 
-__all__ = ["ChatAnswer", "citations", "metadata", "usage"]
+__all__ = ["ChatAnswer", "check_in_time", "citations", "metadata", "usage"]
 
 
 class ChatAnswer:
@@ -51,10 +52,15 @@ class ChatAnswer:
         self._calls = 0
 
     def chunks(self, event: Event) -> Iterator[ChatGenerationChunk]:
-        """What an event of the engine adds to the message; the result brings usage and metadata."""
+        """What an event of the engine adds to the message; the result brings usage and metadata.
+
+        Raises:
+            GenerationTimeoutError: The answer is not whole.
+        """
         if isinstance(event, StepEvent):
             yield from self._pieces(event.text)
         elif isinstance(event, GenerationResult):
+            check_in_time(event)
             if self._reader is not None:
                 yield from (self._piece(part) for part in self._reader.finish())
             content: Any = ""
@@ -69,7 +75,12 @@ class ChatAnswer:
             yield ChatGenerationChunk(message=message, generation_info={"finish_reason": event.finish_reason})
 
     def result(self, result: GenerationResult) -> ChatResult:
-        """The whole answer."""
+        """The whole answer.
+
+        Raises:
+            GenerationTimeoutError: It is not whole.
+        """
+        check_in_time(result)
         parts: list[str | Call] = [result.text]
         if self._reader is not None:
             parts = [*self._reader.push(result.text), *self._reader.finish()]
@@ -113,6 +124,19 @@ class ChatAnswer:
 
     def _metadata(self, result: GenerationResult) -> dict[str, Any]:
         return metadata(result, self._engine, self._model_name)
+
+
+def check_in_time(result: GenerationResult) -> None:
+    """Refuse an answer that a timeout cut: LangChain's retries and fallbacks go by errors.
+
+    Raises:
+        GenerationTimeoutError: Saying how far it came.
+    """
+    if result.finish_reason == "timeout":
+        raise GenerationTimeoutError(
+            f"the answer has {result.stats.completion_tokens} tokens after its timeout and is not whole; "
+            "raise timeout, lower max_tokens, or take what comes in time by streaming"
+        )
 
 
 def usage(stats: GenerationStats) -> UsageMetadata:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from langchain_core.documents import Document
 from langchain_core.output_parsers import BaseOutputParser, StrOutputParser
 from langchain_core.prompts import BasePromptTemplate, PromptTemplate, aformat_document, format_document
-from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrough
+from langchain_core.runnables import Runnable, RunnableLambda
 
 from groundspeed.errors import InputError
+from groundspeed.integrations.langchain.documents import GroundedPrompt
 
 if TYPE_CHECKING:
     from langchain_core.language_models import LanguageModelLike
@@ -33,7 +34,8 @@ def create_grounded_chain(
     go to the model with that input, in ``batch`` and in an event loop as well.
 
     Args:
-        llm: A ``ChatGroundspeed`` or ``GroundspeedLLM``, perhaps bound to something.
+        llm: A ``ChatGroundspeed`` or ``GroundspeedLLM``, perhaps bound to something or with fallbacks; a
+            model of another kind gets the prompt alone.
         prompt: With a variable for the documents.
         output_parser: By default one that gives the text.
         document_prompt: For each document; by default its text alone.
@@ -52,20 +54,18 @@ def create_grounded_chain(
     each = document_prompt or PromptTemplate.from_template("{page_content}")
     parser = output_parser or StrOutputParser()
 
-    def formatted(inputs: Mapping[str, Any]) -> str:
-        return document_separator.join(format_document(document, each) for document in inputs[name])
+    def grounded(inputs: Mapping[str, Any]) -> GroundedPrompt:
+        documents = _documents(inputs, name)
+        text = document_separator.join(format_document(document, each) for document in documents)
+        return GroundedPrompt(prompt=prompt.invoke({**inputs, name: text}), documents=documents)
 
-    async def aformatted(inputs: Mapping[str, Any]) -> str:
-        return document_separator.join([await aformat_document(document, each) for document in inputs[name]])
+    async def agrounded(inputs: Mapping[str, Any]) -> GroundedPrompt:
+        documents = _documents(inputs, name)
+        text = document_separator.join([await aformat_document(document, each) for document in documents])
+        return GroundedPrompt(prompt=await prompt.ainvoke({**inputs, name: text}), documents=documents)
 
-    def answering(inputs: Mapping[str, Any]) -> Runnable[Any, Any]:
-        texts = RunnablePassthrough.assign(**{name: RunnableLambda(formatted, aformatted)})
-        return texts | prompt | llm.bind(draft_documents=_documents(inputs, name)) | parser
-
-    async def aanswering(inputs: Mapping[str, Any]) -> Runnable[Any, Any]:
-        return answering(inputs)
-
-    return RunnableLambda(answering, aanswering).with_config(run_name="grounded_chain")
+    formatting = RunnableLambda(grounded, agrounded).with_config(run_name="format_inputs")
+    return (formatting | llm | parser).with_config(run_name="grounded_chain")
 
 
 def _documents(inputs: Mapping[str, Any], name: str) -> list[Document]:

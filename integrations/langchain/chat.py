@@ -4,26 +4,30 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
-from langchain_core.language_models import BaseChatModel, LangSmithParams, LanguageModelInput
+from langchain_core.language_models import BaseChatModel, LangSmithParams, LanguageModelInput, ModelProfile
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import get_config_list
 from langchain_core.tools import BaseTool
-from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import BaseModel
 
-from groundspeed.errors import InputError
 from groundspeed.integrations.langchain.answers import ChatAnswer
 from groundspeed.integrations.langchain.documents import without_documents
+from groundspeed.integrations.langchain.forms import (
+    answer_instructions,
+    answer_schema,
+    call_grammar,
+    call_or_answer_grammar,
+)
 from groundspeed.integrations.langchain.messages import ChatPrompt
 from groundspeed.integrations.langchain.settings import GroundspeedSettings
-from groundspeed.integrations.langchain.structured import grammar_of, structured_output
-from groundspeed.integrations.langchain.tools import OPENING, CallReader, chosen_tools, forced_call
-from groundspeed.types import GenerationRequest
+from groundspeed.integrations.langchain.structured import structured_output
+from groundspeed.integrations.langchain.tools import CLOSING, OPENING, CallReader, chosen_tools, openai_tools
+from groundspeed.types import GenerationRequest, Grammar
 
 if TYPE_CHECKING:
     from groundspeed.verify.engine import Engine
@@ -31,12 +35,21 @@ if TYPE_CHECKING:
 __all__ = ["ChatGroundspeed"]
 
 
-class _Prepared(NamedTuple):
-    """A call, ready for the engine."""
+_PROFILE: ModelProfile = {
+    "text_inputs": True,
+    "text_outputs": True,
+    "image_inputs": False,
+    "audio_inputs": False,
+    "video_inputs": False,
+    "pdf_inputs": False,
+    "tool_calling": True,
+    "tool_choice": True,
+    "structured_output": True,
+}
+"""What agents ask: by ``structured_output`` they hand their ``response_format`` on."""
 
-    engine: Engine
-    request: GenerationRequest
-    answer: ChatAnswer
+_AT_ONCE = 64
+"""Inputs of a batch that are on their way at once, each in a thread that waits for the engine."""
 
 
 class ChatGroundspeed(GroundspeedSettings, BaseChatModel):
@@ -58,6 +71,11 @@ class ChatGroundspeed(GroundspeedSettings, BaseChatModel):
     def _identifying_params(self) -> dict[str, Any]:
         return self.settings
 
+    def _resolve_model_profile(self) -> ModelProfile:
+        engine = self._engine_at_hand(self.model)
+        room = engine.target.context_length if engine is not None else None
+        return {**_PROFILE, **({"max_input_tokens": room} if room else {})}
+
     def _generate(
         self,
         messages: list[BaseMessage],
@@ -66,8 +84,8 @@ class ChatGroundspeed(GroundspeedSettings, BaseChatModel):
         **kwargs: Any,
     ) -> ChatResult:
         engine = self._engine_for(kwargs.pop("model", self.model))
-        call = self._prepare(engine, messages, stop, kwargs)
-        return call.answer.result(engine.generate(call.request))
+        request, answer = self._prepared(engine, messages, stop, kwargs)
+        return answer.result(engine.generate(request))
 
     async def _agenerate(
         self,
@@ -77,8 +95,8 @@ class ChatGroundspeed(GroundspeedSettings, BaseChatModel):
         **kwargs: Any,
     ) -> ChatResult:
         engine = await self._aengine_for(kwargs.pop("model", self.model))
-        call = self._prepare(engine, messages, stop, kwargs)
-        return call.answer.result(await engine.agenerate(call.request))
+        request, answer = self._prepared(engine, messages, stop, kwargs)
+        return answer.result(await engine.agenerate(request))
 
     def _stream(
         self,
@@ -88,10 +106,10 @@ class ChatGroundspeed(GroundspeedSettings, BaseChatModel):
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
         engine = self._engine_for(kwargs.pop("model", self.model))
-        call = self._prepare(engine, messages, stop, kwargs)
-        with engine.stream(call.request) as events:
+        request, answer = self._prepared(engine, messages, stop, kwargs)
+        with engine.stream(request) as events:
             for event in events:
-                yield from call.answer.chunks(event)
+                yield from answer.chunks(event)
 
     async def _astream(
         self,
@@ -101,29 +119,34 @@ class ChatGroundspeed(GroundspeedSettings, BaseChatModel):
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
         engine = await self._aengine_for(kwargs.pop("model", self.model))
-        call = self._prepare(engine, messages, stop, kwargs)
-        async with aclosing(engine.astream(call.request)) as events:
+        request, answer = self._prepared(engine, messages, stop, kwargs)
+        async with aclosing(engine.astream(request)) as events:
             async for event in events:
-                for chunk in call.answer.chunks(event):
+                for chunk in answer.chunks(event):
                     yield chunk
 
-    def _prepare(
+    def _prepared(
         self, engine: Engine, messages: list[BaseMessage], stop: list[str] | None, call: dict[str, Any]
-    ) -> _Prepared:
+    ) -> tuple[GenerationRequest, ChatAnswer]:
+        """The request of a call, and what turns its events into messages."""
         messages, carried = without_documents(messages)
-        documents = [*(call.pop("draft_documents", None) or ()), *carried]
-        tools, forced = chosen_tools(call.pop("tools", None) or (), call.pop("tool_choice", None))
-        form = grammar_of(call.pop("response_format", None))
-        if form is not None and tools:
-            raise InputError(
-                "tools and a response_format were given; an answer can have one form: leave one out"
-            )
+        tools, forced = chosen_tools(openai_tools(call.pop("tools", None)), call.pop("tool_choice", None))
+        if call.pop("parallel_tool_calls", None) is False and tools:
+            stop = [*(stop or self.stop or ()), CLOSING]
+        schema = answer_schema(call.pop("response_format", None))
+        told = opening = ""
         if forced:
-            form = forced_call(forced)
-        if form is not None:
-            call["grammar"] = form
-        prompt = ChatPrompt(engine.tokenizer).token_ids(messages, tools, f"{OPENING}\n" if forced else "")
-        request = self._request(prompt, documents, stop, call)
+            call["grammar"] = call_grammar(forced)
+            opening = f"{OPENING}\n"
+        elif schema is not None:
+            told = answer_instructions(schema)
+            call["grammar"] = (
+                call_or_answer_grammar(tools, schema, engine.tokenizer)
+                if tools
+                else Grammar.json_schema(schema)
+            )
+        prompt = ChatPrompt(engine.tokenizer).token_ids(messages, tools, told, opening)
+        request = self._request(prompt, carried, stop, call)
         names = {tool["function"]["name"] for tool in tools}
         answer = ChatAnswer(
             engine,
@@ -132,7 +155,7 @@ class ChatGroundspeed(GroundspeedSettings, BaseChatModel):
             reader=CallReader(names, opened=bool(forced)) if names else None,
             cite=self.output_version == "v1",
         )
-        return _Prepared(engine, request, answer)
+        return request, answer
 
     def bind_tools(
         self,
@@ -151,7 +174,7 @@ class ChatGroundspeed(GroundspeedSettings, BaseChatModel):
             strict: As in OpenAI's form of a tool.
             kwargs: Further arguments of the call.
         """
-        told = [convert_to_openai_tool(tool, strict=strict) for tool in tools]
+        told = openai_tools(tools, strict)
         if tool_choice is not None:
             chosen_tools(told, tool_choice)
             kwargs["tool_choice"] = tool_choice
@@ -160,7 +183,7 @@ class ChatGroundspeed(GroundspeedSettings, BaseChatModel):
     def with_structured_output(
         self, schema: dict[str, Any] | type, *, include_raw: bool = False, **kwargs: Any
     ) -> Runnable[LanguageModelInput, dict[str, Any] | BaseModel]:
-        """Answer with JSON that a schema describes: the grammar of the answer lets nothing else in.
+        """Answer with JSON that a schema describes: the model is told it, and can write nothing else.
 
         Args:
             schema: A Pydantic class, a ``TypedDict``, a JSON schema or a tool in OpenAI's form.
@@ -169,7 +192,7 @@ class ChatGroundspeed(GroundspeedSettings, BaseChatModel):
                 lets objects have further properties.
 
         Raises:
-            OutputParserException: From the result, for an answer that ``max_tokens`` or a timeout cuts.
+            OutputParserException: From the result, for an answer that ``max_tokens`` cuts.
         """
         return structured_output(self, schema, include_raw=include_raw, **kwargs)
 
@@ -181,19 +204,21 @@ class ChatGroundspeed(GroundspeedSettings, BaseChatModel):
         return_exceptions: bool = False,
         **kwargs: Any,
     ) -> list[AIMessage]:
-        """Answer several inputs side by side; without a ``max_concurrency`` all at once."""
+        """Answer several inputs side by side, however few processors there are.
+
+        A ``max_concurrency`` bounds how many; more than the engine takes into a pass gain nothing.
+        """
         configs = get_config_list(config, len(inputs))
         for one in configs:
             if one.get("max_concurrency") is None:
-                one["max_concurrency"] = len(inputs)
+                one["max_concurrency"] = _AT_ONCE
         return super().batch(inputs, configs, return_exceptions=return_exceptions, **kwargs)
 
     def get_num_tokens_from_messages(
         self, messages: list[BaseMessage], tools: Sequence[Any] | None = None
     ) -> int:
         """How many tokens the prompt for the messages has, the chat template's included."""
-        told = [convert_to_openai_tool(tool) for tool in tools or ()]
-        return len(ChatPrompt(self.engine.tokenizer).token_ids(messages, told))
+        return len(ChatPrompt(self.engine.tokenizer).token_ids(messages, openai_tools(tools)))
 
     # What follows keeps documents out of traces and cache keys.
 

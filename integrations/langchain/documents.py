@@ -7,11 +7,20 @@ from typing import Any, TypeAlias
 
 from langchain_core.documents import Document
 from langchain_core.messages import BaseMessage, ToolMessage
+from langchain_core.prompt_values import PromptValue
+from pydantic import Field
 
 from groundspeed.errors import InputError
 from groundspeed.types import Passage
 
-__all__ = ["DraftDocument", "to_document", "to_passages", "without_documents"]
+__all__ = [
+    "DraftDocument",
+    "GroundedPrompt",
+    "documents_of_text",
+    "to_document",
+    "to_passages",
+    "without_documents",
+]
 
 DraftDocument: TypeAlias = Document | Mapping[str, Any] | Passage
 """A document, a dict with ``page_content`` and perhaps ``id`` and ``metadata``, or a passage."""
@@ -20,21 +29,67 @@ DOCUMENTS = "documents"
 """Where a message carries documents, in its ``additional_kwargs``."""
 
 
-def to_passages(documents: Iterable[DraftDocument]) -> tuple[Passage, ...]:
+class GroundedPrompt(PromptValue):
+    """A prompt with the documents that its answer is drafted from, for models that know what to do with them.
+
+    To all others it is the prompt.
+    """
+
+    prompt: PromptValue
+    documents: list[Document] = Field(exclude=True, repr=False)
+
+    def to_string(self) -> str:
+        """The prompt's text, from which ``documents_of_text`` tells the documents."""
+        return _GroundedText.of(self.prompt.to_string(), self.documents)
+
+    def to_messages(self) -> list[BaseMessage]:
+        """The prompt's messages, of which the last one carries the documents."""
+        *messages, last = self.prompt.to_messages()
+        own = last.additional_kwargs.get(DOCUMENTS, [])
+        carried = {**last.additional_kwargs, DOCUMENTS: [*self.documents, *own]}
+        return [*messages, last.model_copy(update={"additional_kwargs": carried})]
+
+
+class _GroundedText(str):
+    """A text that LangChain hands through to a text model as it is."""
+
+    documents: Sequence[Document]
+
+    @classmethod
+    def of(cls, text: str, documents: Sequence[Document]) -> _GroundedText:
+        """The text with its documents."""
+        grounded = cls(text)
+        grounded.documents = documents
+        return grounded
+
+
+def documents_of_text(text: str) -> Sequence[Document]:
+    """The documents that came with the text of a ``GroundedPrompt``; none with any other."""
+    return text.documents if isinstance(text, _GroundedText) else ()
+
+
+def to_passages(
+    documents: Iterable[DraftDocument] | None, carried: Iterable[DraftDocument] = ()
+) -> tuple[Passage, ...]:
     """Turn documents into passages, in order, each once.
 
     ``metadata`` may say where in its parent a document stands: ``source`` and ``start_index``, as LangChain's
     splitters write it; and what comes behind it: ``following``, as ``GroundspeedRetriever`` does.
 
+    Args:
+        documents: That were handed over.
+        carried: That came along with a prompt; these come last.
+
     Raises:
-        InputError: Something that is no document.
+        InputError: Something that is no document, or a single one.
     """
-    if isinstance(documents, Document | Mapping | Passage | str):
+    documents = () if documents is None else documents
+    if isinstance(documents, Document | Mapping | Passage | str) or not isinstance(documents, Iterable):
         raise InputError(
             f"draft_documents is a {type(documents).__name__}; give a list of documents, [document]"
         )
     found: dict[tuple[str, int, str], Passage] = {}
-    for number, document in enumerate(documents):
+    for number, document in enumerate([*documents, *carried]):
         passage = _passage(document, number)
         found.setdefault((passage.document_id, passage.start, passage.text), passage)
     return tuple(found.values())

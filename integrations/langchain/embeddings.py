@@ -9,6 +9,7 @@ import numpy as np
 from langchain_core.embeddings import Embeddings
 from numpy.typing import NDArray
 
+from groundspeed.errors import ModelError
 from groundspeed.retrieval.base import Embedder
 from groundspeed.retrieval.dense import SentenceEmbedder
 from groundspeed.types import ProgressCallback
@@ -53,11 +54,20 @@ class LangChainEmbedder:
         return len(self._embeddings.embed_query("dimension"))
 
     def embed(self, texts: Sequence[str], progress: ProgressCallback | None = None) -> NDArray[np.float32]:
-        """Return float32 [n, d], a unit vector per text."""
+        """Return float32 [n, d], a unit vector per text.
+
+        Raises:
+            ModelError: The model gave something else.
+        """
         vectors = np.array(self._embeddings.embed_documents(list(texts)), np.float32)
+        if vectors.shape[:1] != (len(texts),) or vectors.ndim != 2 or not np.isfinite(vectors).all():
+            raise ModelError(
+                f"{self.name} gave an array of the shape {vectors.shape} for {len(texts)} texts, or numbers "
+                "that are not finite; a vector for each text was wanted: mend the embedding model"
+            )
         if progress is not None:
             progress("embed", len(texts), len(texts))
-        return _unit(vectors.reshape(len(texts), -1))
+        return _unit(vectors)
 
     def embed_query(self, text: str) -> NDArray[np.float32]:
         """Return float32 [d], the unit vector of a question."""

@@ -55,9 +55,9 @@ class SharedEngine:
         return {"_engine": None, "_key": self._key}
 
 
-def is_loaded(spec: EngineSpec) -> bool:
-    """Whether asking for the engine takes no time."""
-    return spec in _loaded
+def loaded(spec: EngineSpec) -> Engine | None:
+    """The engine of a name, if it is there already."""
+    return _loaded.get(spec)
 
 
 def load(spec: EngineSpec) -> Engine:

@@ -13,9 +13,10 @@ from langchain_core.outputs import Generation, GenerationChunk, LLMResult
 from langchain_core.runnables import RunnableConfig
 from pydantic import PrivateAttr
 
-from groundspeed.integrations.langchain.answers import metadata, usage
+from groundspeed.integrations.langchain.answers import check_in_time, metadata, usage
+from groundspeed.integrations.langchain.documents import documents_of_text
 from groundspeed.integrations.langchain.settings import SETTINGS, GroundspeedSettings
-from groundspeed.types import Event, GenerationResult, StepEvent
+from groundspeed.types import Event, GenerationRequest, GenerationResult, StepEvent
 from groundspeed.verify.engine import Engine
 
 __all__ = ["GroundspeedLLM"]
@@ -98,9 +99,8 @@ class GroundspeedLLM(GroundspeedSettings, BaseLLM):
                         await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
                     yield chunk
 
-    def _request_for(self, prompt: str, stop: list[str] | None) -> Any:
-        call = dict(self._call)
-        return self._request(prompt, call.pop("draft_documents", None) or (), stop, call)
+    def _request_for(self, prompt: str, stop: list[str] | None) -> GenerationRequest:
+        return self._request(prompt, documents_of_text(prompt), stop, dict(self._call))
 
     def _result(self, engine: Engine, results: list[GenerationResult]) -> LLMResult:
         generations = [
@@ -116,6 +116,7 @@ class GroundspeedLLM(GroundspeedSettings, BaseLLM):
         return None
 
     def _info(self, engine: Engine, result: GenerationResult) -> dict[str, Any]:
+        check_in_time(result)
         return {
             **metadata(result, engine, engine.model_name or self.model),
             "usage_metadata": usage(result.stats),

@@ -19,6 +19,7 @@ from langchain_core.messages import (
 from groundspeed.errors import InputError, ModelError
 from groundspeed.integrations.langchain.tools import Tool, tool_instructions, written_calls
 from groundspeed.integrations.prompts import defused
+from groundspeed.verify.text import check_text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -41,13 +42,18 @@ class ChatPrompt:
         self._tokenizer = tokenizer
 
     def token_ids(
-        self, messages: Sequence[BaseMessage], tools: Sequence[Tool] = (), opening: str = ""
+        self,
+        messages: Sequence[BaseMessage],
+        tools: Sequence[Tool] = (),
+        instructions: str = "",
+        opening: str = "",
     ) -> tuple[int, ...]:
         """The prompt, up to where the answer begins.
 
         Args:
             messages: Any number of any kind, in any order.
             tools: That the model may call, in OpenAI's form.
+            instructions: For the model, behind those of the system message.
             opening: What the answer begins with; it becomes the end of the prompt.
 
         Raises:
@@ -58,9 +64,10 @@ class ChatPrompt:
             raise InputError("there are no messages; give one at least")
         turns = [self._turn(message) for message in messages]
         if not self._knows_tools():
-            turns = _as_text(turns, tools)
+            turns = _instructed(_as_text(turns), self._defused(tool_instructions(tools)) if tools else "")
             tools = ()
-        text = self._rendered(turns, tools) + opening
+        turns = _instructed(turns, self._defused(instructions))
+        text = check_text(self._rendered(turns, tools) + opening)
         # The template writes the special tokens itself, the first one included.
         return tuple(self._tokenizer(text, add_special_tokens=False).input_ids)
 
@@ -149,8 +156,8 @@ def _text(message: BaseMessage) -> str:
     return "".join(parts)
 
 
-def _as_text(turns: list[dict[str, Any]], tools: Sequence[Tool]) -> list[dict[str, Any]]:
-    """Write tools, calls and their results into the text of the turns."""
+def _as_text(turns: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Write calls and their results into the text of the turns."""
     written: list[dict[str, Any]] = []
     for turn in turns:
         content = turn["content"]
@@ -160,10 +167,16 @@ def _as_text(turns: list[dict[str, Any]], tools: Sequence[Tool]) -> list[dict[st
         if calls := turn.get("tool_calls"):
             content = "\n".join(filter(None, [content, written_calls(calls)]))
         written.append({"role": turn["role"], "content": content})
-    if tools:
-        own = written.pop(0)["content"] + "\n\n" if written[0]["role"] == "system" else ""
-        written.insert(0, {"role": "system", "content": own + tool_instructions(tools)})
     return written
+
+
+def _instructed(turns: list[dict[str, Any]], instructions: str) -> list[dict[str, Any]]:
+    """Put instructions into the system message, or a new one."""
+    if not instructions:
+        return turns
+    if turns[0]["role"] != "system":
+        return [{"role": "system", "content": instructions}, *turns]
+    return [{**turns[0], "content": f"{turns[0]['content']}\n\n{instructions}"}, *turns[1:]]
 
 
 def _joined(turns: list[dict[str, Any]]) -> list[dict[str, Any]]:

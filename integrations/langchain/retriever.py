@@ -15,12 +15,15 @@ from groundspeed.retrieval.retriever import Mode, Retriever
 
 __all__ = ["GroundspeedRetriever"]
 
+_opening = threading.Lock()
+
 
 class GroundspeedRetriever(BaseRetriever):
     """Finds passages of a store, each as a document that knows where it stands in its parent.
 
     ``metadata`` has the parent's own, ``source`` (its id), ``start_index``, ``score``, and in ``following``
-    what stands behind the passage, from which an answer may be drafted on.
+    what stands behind the passage, from which an answer may be drafted on. The store is read by the first
+    question; what is written later is for a new retriever.
     """
 
     store: str
@@ -49,6 +52,3 @@ class GroundspeedRetriever(BaseRetriever):
     def __getstate__(self) -> dict[Any, Any]:
         state = super().__getstate__()
         return {**state, "__pydantic_private__": {**(state["__pydantic_private__"] or {}), "_opened": None}}
-
-
-_opening = threading.Lock()

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.runnables.config import run_in_executor
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from groundspeed.errors import InputError
-from groundspeed.integrations.langchain.documents import to_passages
-from groundspeed.integrations.langchain.engines import EngineSpec, SharedEngine, is_loaded, load
+from groundspeed.integrations.langchain.documents import DraftDocument, to_passages
+from groundspeed.integrations.langchain.engines import EngineSpec, SharedEngine, load, loaded
 from groundspeed.types import GenerationRequest, Grammar
 from groundspeed.verify.loading import DEFAULT_MODEL
 
@@ -42,8 +42,8 @@ SETTINGS = (
 _FOREIGN = {"api_key", "base_url", "max_retries"}
 """Standard arguments of models behind an API; a model in this process has no use for them."""
 
-_LANGCHAINS = {"stream", "strict", "parallel_tool_calls"}
-"""Arguments of a call that LangChain hands on and that ask for nothing here."""
+_LANGCHAINS = {"stream"}
+"""Arguments of a call that LangChain reads itself and hands on."""
 
 
 class GroundspeedSettings(BaseModel):
@@ -52,7 +52,8 @@ class GroundspeedSettings(BaseModel):
     All settings but the engine's may be given with a call as well, and then hold for that call.
     """
 
-    model_config = ConfigDict(arbitrary_types_allowed=True, protected_namespaces=())
+    # By name as well as by alias, as LangChain makes models anew of all their fields.
+    model_config = ConfigDict(arbitrary_types_allowed=True, populate_by_name=True, protected_namespaces=())
 
     model: str = DEFAULT_MODEL
     """A hub id, a folder or a GGUF file; by default the small model that comes from PyPI."""
@@ -66,7 +67,7 @@ class GroundspeedSettings(BaseModel):
     temperature: float | None = None
     max_tokens: int | None = None
     timeout: float | None = None
-    """Seconds after which the answer ends with what there is of it; the finish reason is ``timeout``."""
+    """Seconds after which an answer that is not whole raises ``GenerationTimeoutError``."""
     stop: list[str] | None = None
     seed: int | None = None
     top_p: float | None = None
@@ -98,6 +99,11 @@ class GroundspeedSettings(BaseModel):
             given.setdefault("model", name)
         return given
 
+    @field_validator("stop", mode="before")
+    @classmethod
+    def _list(cls, stop: Any) -> Any:
+        return [stop] if isinstance(stop, str) else stop
+
     @field_validator("shared_engine", mode="before")
     @classmethod
     def _share(cls, engine: Any) -> Any:
@@ -127,18 +133,18 @@ class GroundspeedSettings(BaseModel):
         return ids
 
     def _engine_for(self, model: str) -> Engine:
-        if model == self.model and self.shared_engine is not None:
-            engine = self.shared_engine.get()
-            if engine is not None:
-                return engine
-        return load(self._spec(model))
+        return self._engine_at_hand(model) or load(self._spec(model))
 
     async def _aengine_for(self, model: str) -> Engine:
         """The same without holding up the event loop while it is loaded."""
-        given = self.shared_engine.get() if self.shared_engine is not None else None
-        if given is None and not is_loaded(self._spec(model)):
-            return await run_in_executor(None, self._engine_for, model)
-        return self._engine_for(model)
+        if (engine := self._engine_at_hand(model)) is not None:
+            return engine
+        return await run_in_executor(None, load, self._spec(model))
+
+    def _engine_at_hand(self, model: str) -> Engine | None:
+        """The engine if it need not be loaded."""
+        given = self.shared_engine.get() if self.shared_engine is not None and model == self.model else None
+        return given or loaded(self._spec(model))
 
     def _spec(self, model: str) -> EngineSpec:
         return EngineSpec(model, self.device, self.dtype, self.datastore)
@@ -146,38 +152,39 @@ class GroundspeedSettings(BaseModel):
     def _request(
         self,
         prompt: str | tuple[int, ...],
-        documents: Iterable[Any],
-        stop: list[str] | None,
+        carried: Iterable[DraftDocument],
+        stop: Sequence[str] | None,
         call: MutableMapping[str, Any],
     ) -> GenerationRequest:
         """Make a request.
 
         Args:
             prompt: Text or token ids.
-            documents: To draft from and to ground in.
+            carried: Documents that came with the prompt; those of the call come before them.
             stop: Of this call; it takes the place of the model's own.
             call: The other arguments of this call, all of which are used up.
 
         Raises:
-            InputError: An argument that means nothing here.
+            InputError: An argument that means nothing here, or has no value of its kind.
         """
-        options: dict[str, Any] = {}
-        for name in SETTINGS:
-            value = call.pop(name, None)
-            if value is None:
-                value = getattr(self, name)
-            if value is not None:
-                options[name] = value
+        given = {name: call.pop(name, None) for name in SETTINGS}
         if stop is not None:
-            options["stop"] = stop
+            given["stop"] = stop
+        documents = call.pop("draft_documents", None)
         grammar = call.pop("grammar", None)
         if unknown := sorted(call.keys() - _LANGCHAINS):
             raise InputError(
                 f"the call was given {', '.join(unknown)}, which means nothing here; a call takes "
                 f"{', '.join(sorted((*SETTINGS, 'draft_documents', 'grammar', 'model')))}"
             )
-        if isinstance(options.get("stop"), list):
-            options["stop"] = tuple(options["stop"])
         if grammar is not None and not isinstance(grammar, Grammar):
             raise InputError(f"grammar is a {type(grammar).__name__}; give a groundspeed Grammar")
-        return GenerationRequest(prompt, to_passages(documents), grammar=grammar, **options)
+        chosen = {name: getattr(self, name) if value is None else value for name, value in given.items()}
+        try:
+            checked = GroundspeedSettings(**chosen)
+        except ValidationError as error:
+            raise InputError(f"the arguments of the call cannot be used: {error}") from error
+        options = {name: getattr(checked, name) for name, value in chosen.items() if value is not None}
+        if checked.stop is not None:
+            options["stop"] = tuple(checked.stop)
+        return GenerationRequest(prompt, to_passages(documents, carried), grammar=grammar, **options)

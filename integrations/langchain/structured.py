@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +13,11 @@ from langchain_core.utils.function_calling import convert_to_json_schema
 from langchain_core.utils.pydantic import is_basemodel_subclass
 
 from groundspeed.errors import InputError
-from groundspeed.integrations.langchain.tools import closed
-from groundspeed.types import Grammar
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
 
-__all__ = ["grammar_of", "structured_output"]
+__all__ = ["structured_output"]
 
 _METHODS = ("json_schema", "function_calling", "json_mode")
 
@@ -43,8 +40,8 @@ def structured_output(
     wanted: dict[str, Any] = {"type": "json_object"}
     if method != "json_mode":
         form = convert_to_json_schema(schema)
-        form = form if strict is False else closed(form)
-        wanted = {"type": "json_schema", "json_schema": {"name": form.get("title", "answer"), "schema": form}}
+        named = {"name": form.get("title", "answer"), "schema": form, "strict": strict}
+        wanted = {"type": "json_schema", "json_schema": named}
     bound = model.bind(
         response_format=wanted,
         ls_structured_output_format={"kwargs": {"method": method, "strict": strict}, "schema": schema},
@@ -59,25 +56,6 @@ def structured_output(
     return RunnableMap(raw=bound) | parsed.with_fallbacks([failed], exception_key="parsing_error")
 
 
-def grammar_of(response_format: Mapping[str, Any] | None) -> Grammar | None:
-    """The grammar for a ``response_format`` in OpenAI's form.
-
-    Raises:
-        InputError: Another form.
-    """
-    match response_format:
-        case None | {"type": "text"}:
-            return None
-        case {"type": "json_object"}:
-            return Grammar.json_object()
-        case {"type": "json_schema", "json_schema": {"schema": schema}}:
-            return Grammar.json_schema(schema)
-    raise InputError(
-        f"response_format is {response_format!r}; give a dict with the type text, json_object or json_schema "
-        "as OpenAI's API takes it"
-    )
-
-
 def _refuse_cut(result: list[Generation]) -> None:
     """An answer that was cut may still be read as JSON, and would miss something unnoticed.
 
@@ -88,10 +66,9 @@ def _refuse_cut(result: list[Generation]) -> None:
     assert isinstance(generation, ChatGeneration)
     reason = generation.message.response_metadata.get("finish_reason", "stop")
     if reason != "stop":
-        remedy = {"length": "raise max_tokens", "timeout": "raise timeout"}.get(reason, "ask again")
         raise OutputParserException(
-            f"the answer ends before its JSON is complete, with the finish reason {reason}; {remedy}, or "
-            "bound the schema with maxLength and maxItems",
+            f"the answer ends before its JSON is complete, with the finish reason {reason}; raise "
+            "max_tokens, or bound the schema with maxLength and maxItems",
             llm_output=generation.text,
         )
 

@@ -8,16 +8,18 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 from uuid import uuid4
 
+from langchain_core.utils.function_calling import convert_to_openai_tool
+
 from groundspeed.errors import InputError
-from groundspeed.types import Grammar
 
 __all__ = [
+    "CLOSING",
+    "OPENING",
     "Call",
     "CallReader",
     "Tool",
     "chosen_tools",
-    "closed",
-    "forced_call",
+    "openai_tools",
     "tool_instructions",
     "written_calls",
 ]
@@ -67,6 +69,28 @@ def written_calls(calls: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(f"{OPENING}\n{json.dumps(body, ensure_ascii=False)}\n{CLOSING}" for body in bodies)
 
 
+def openai_tools(tools: Any, strict: bool | None = None) -> list[Tool]:
+    """Tools of any kind that LangChain knows, in OpenAI's form; None is none.
+
+    Raises:
+        InputError: Something that is no tool, or one that only a provider can run.
+    """
+    if not isinstance(tools, list | tuple | None):
+        raise InputError(f"tools is a {type(tools).__name__}; give a list of tools, functions or classes")
+    told: list[Tool] = []
+    for tool in tools or ():
+        try:
+            form = convert_to_openai_tool(tool, strict=strict)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"the tool {tool!r} cannot be described to the model: {error}") from error
+        if "function" not in form:
+            raise InputError(
+                f"the tool {tool!r} runs at a provider; a model in this process has none of those"
+            )
+        told.append(form)
+    return told
+
+
 def chosen_tools(tools: Sequence[Tool], choice: Any) -> tuple[Sequence[Tool], Sequence[Tool]]:
     """Work out a ``tool_choice``.
 
@@ -97,44 +121,11 @@ def chosen_tools(tools: Sequence[Tool], choice: Any) -> tuple[Sequence[Tool], Se
     return tools, forced
 
 
-def forced_call(tools: Sequence[Tool]) -> Grammar:
-    """An answer that is a call of one of the tools, with arguments as their schemas want them."""
-    calls = [
-        {
-            "type": "object",
-            "properties": {
-                "name": {"const": tool["function"]["name"]},
-                "arguments": closed(
-                    tool["function"].get("parameters") or {"type": "object", "properties": {}}
-                ),
-            },
-            "required": ["name", "arguments"],
-            "additionalProperties": False,
-        }
-        for tool in tools
-    ]
-    return Grammar.json_schema(calls[0] if len(calls) == 1 else {"anyOf": calls})
-
-
-def closed(schema: Any) -> Any:
-    """The schema with objects that have no other properties than they name, unless it says otherwise."""
-    if isinstance(schema, list):
-        return [closed(item) for item in schema]
-    if not isinstance(schema, Mapping):
-        return schema
-    inner = {
-        key: value if key in ("const", "enum", "default") else closed(value) for key, value in schema.items()
-    }
-    if inner.get("type") == "object" and isinstance(inner.get("properties"), dict):
-        inner.setdefault("additionalProperties", False)
-    return inner
-
-
 class CallReader:
     """Tells an answer's text from its tool calls while it comes.
 
-    Calls stand between ``<tool_call>`` and ``</tool_call>``, or are the whole answer: a JSON object with
-    ``name`` and ``arguments`` or ``parameters``, or a list of such. What may become a call is held back.
+    A call is a JSON object with ``name`` and ``arguments`` or ``parameters``. One, or a list of them, stands
+    between ``<tool_call>`` and ``</tool_call>``, or is the whole answer. What may become a call is held back.
     """
 
     def __init__(self, names: Collection[str], *, opened: bool = False) -> None:
@@ -158,7 +149,7 @@ class CallReader:
                 body, found, rest = self._held.partition(CLOSING)
                 if not found:
                     return
-                yield _call(body)
+                yield from _marked(body)
                 self._held, self._inside, self._after = rest, False, True
             if self._after:
                 self._held = self._held.lstrip()
@@ -182,28 +173,30 @@ class CallReader:
         held, self._held = self._held, ""
         if self._inside:
             if held.strip():
-                yield _call(held)
+                yield from _marked(held)
         elif not self._begun and (calls := self._bare(held)):
             yield from calls
         elif held:
             yield held
 
     def _bare(self, text: str) -> list[Call]:
-        try:
-            value = json.loads(text)
-        except ValueError:
-            return []
-        calls = [_read(item) for item in (value if isinstance(value, list) else [value])]
-        known = [call for call in calls if call is not None and call.name in self._names]
-        return known if len(known) == len(calls) else []
+        calls = _calls_in(text)
+        return calls if all(call.name in self._names for call in calls) else []
 
 
-def _call(body: str) -> Call:
+def _marked(body: str) -> list[Call]:
+    """What stands between the marks of a call: one, or a list of them."""
+    return _calls_in(body) or [Call(None, body.strip(), _new_id())]
+
+
+def _calls_in(text: str) -> list[Call]:
+    """The calls of a JSON text; none where any of it is something else."""
     try:
-        call = _read(json.loads(body))
-    except ValueError:
-        call = None
-    return call or Call(None, body.strip(), _new_id())
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return []
+    calls = [_read(item) for item in (value if isinstance(value, list) else [value])]
+    return [call for call in calls if call is not None] if None not in calls else []
 
 
 def _read(value: Any) -> Call | None:

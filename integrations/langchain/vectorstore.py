@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
 from uuid import uuid4
@@ -14,11 +14,10 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import VectorStore
 from langchain_core.vectorstores.utils import maximal_marginal_relevance
 
-from groundspeed.datastores.documents import DocumentStore, StoreContents
+from groundspeed.datastores.documents import DocumentStore
 from groundspeed.errors import InputError
 from groundspeed.integrations.langchain.embeddings import GroundspeedEmbeddings, embedder_of
-from groundspeed.retrieval.base import Ranking
-from groundspeed.retrieval.updating import delete_documents, upsert_documents
+from groundspeed.retrieval.updating import LiveStore
 from groundspeed.types import Document as StoreDocument
 
 __all__ = ["GroundspeedVectorStore"]
@@ -30,7 +29,7 @@ Filter: TypeAlias = Mapping[str, Any] | Callable[[Document], bool]
 class GroundspeedVectorStore(VectorStore):
     """Documents, each one vector, in a folder that ``GroundspeedRetriever`` and the command line read too.
 
-    A write replaces the store as a whole or not at all: add documents in batches.
+    Every write is whole or not at all, and costs what is written, not what is there.
     """
 
     def __init__(self, store: str | Path, embeddings: Embeddings | None = None) -> None:
@@ -40,11 +39,9 @@ class GroundspeedVectorStore(VectorStore):
             store: The folder.
             embeddings: Any embedding model of LangChain; by default ``GroundspeedEmbeddings()``.
         """
-        self._store = DocumentStore(store)
         self._embeddings = embeddings or GroundspeedEmbeddings()
         self._embedder = embedder_of(self._embeddings)
-        self._read: StoreContents | None = None
-        self._lock = threading.RLock()
+        self._store = LiveStore(DocumentStore(store), self._embedder)
 
     @property
     def embeddings(self) -> Embeddings:
@@ -95,9 +92,7 @@ class GroundspeedVectorStore(VectorStore):
                 "each for each text"
             )
         names = [name or str(uuid4()) for name in given]
-        documents = map(StoreDocument, names, texts, metadatas)
-        with self._lock:
-            self._read = upsert_documents(self._store, documents, self._embedder)
+        self._store.upsert(map(StoreDocument, names, texts, metadatas))
         return names
 
     def add_documents(self, documents: list[Document], **kwargs: Any) -> list[str]:
@@ -112,16 +107,12 @@ class GroundspeedVectorStore(VectorStore):
 
     def delete(self, ids: list[str] | None = None, **kwargs: Any) -> bool:
         """Delete documents; ids that are not there are passed over. Without ids nothing is deleted."""
-        with self._lock:
-            if ids and self._contents() is not None:
-                self._read = delete_documents(self._store, ids)
+        self._store.delete(ids or ())
         return True
 
     def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
         """The documents with these ids, in their order; those that are not there are left out."""
-        contents = self._contents()
-        kept = {} if contents is None else {one.document.id: one.document for one in contents.documents}
-        return [_document(kept[name]) for name in ids if name in kept]
+        return [_document(found) for found in self._store.get(ids)]
 
     def similarity_search(self, query: str, k: int = 4, **kwargs: Any) -> list[Document]:
         """The k documents nearest to a question in meaning."""
@@ -138,8 +129,6 @@ class GroundspeedVectorStore(VectorStore):
         self, query: str, k: int = 4, *, filter: Filter | None = None, **kwargs: Any
     ) -> list[tuple[Document, float]]:
         """The k nearest documents with their cosines, best first."""
-        if self._contents() is None:
-            return []
         vector = self._embedder.embed_query(query)
         return [(document, score) for document, score, _ in self._ranked(vector, k, filter)]
 
@@ -147,8 +136,6 @@ class GroundspeedVectorStore(VectorStore):
         self, query: str, k: int = 4, fetch_k: int = 20, lambda_mult: float = 0.5, **kwargs: Any
     ) -> list[Document]:
         """Find k of the ``fetch_k`` nearest that differ; with a ``lambda_mult`` of 1 only nearness counts."""
-        if self._contents() is None:
-            return []
         vector = [float(x) for x in self._embedder.embed_query(query)]
         return self.max_marginal_relevance_search_by_vector(vector, k, fetch_k, lambda_mult, **kwargs)
 
@@ -174,31 +161,13 @@ class GroundspeedVectorStore(VectorStore):
     def _ranked(
         self, query: np.ndarray[Any, Any], k: int, wanted: Filter | None
     ) -> list[tuple[Document, float, np.ndarray[Any, Any]]]:
-        """The k nearest documents with cosine and vector; of a document in several chunks, the nearest."""
-        contents = self._contents()
-        if contents is None or not len(contents.vectors):
-            return []
-        unit = query / max(float(np.linalg.norm(query)), 1e-30)
-        best = Ranking.best((contents.vectors @ unit).astype(np.float32), len(contents.vectors))
-        found: dict[int, tuple[Document, float, np.ndarray[Any, Any]]] = {}
-        for row, score in zip(best.rows, best.scores, strict=True):
-            if len(found) >= k:
-                break
-            number = int(contents.chunks[row, 0])
-            if number in found:
-                continue
-            document = _document(contents.documents[number].document)
-            if _passes(document, wanted):
-                found[number] = (document, float(score), contents.vectors[row])
-        return list(found.values())
-
-    def _contents(self) -> StoreContents | None:
-        with self._lock:
-            if self._read is None and self._store.exists():
-                contents = self._store.read()
-                contents.check_embedder(self._embedder.name, self._store.path)
-                self._read = contents
-            return self._read
+        """The k nearest documents that are wanted, with cosine and vector."""
+        if k < 0:
+            raise InputError(f"k is {k}; give the number of documents to find")
+        found = (
+            (_document(stored), cosine, nearest) for stored, cosine, nearest in self._store.nearest(query)
+        )
+        return list(islice((one for one in found if _passes(one[0], wanted)), k))
 
 
 def _document(document: StoreDocument) -> Document:

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from groundspeed.errors import (
         ContextLengthError,
         DraftError,
+        GenerationTimeoutError,
         GroundspeedError,
         InputError,
         MissingDependencyError,
@@ -44,6 +45,7 @@ __all__ = [
     "GenerationRequest",
     "GenerationResult",
     "GenerationStats",
+    "GenerationTimeoutError",
     "Grammar",
     "GroundedSpan",
     "GroundspeedError",
@@ -72,6 +74,7 @@ _HOMES = {
     "groundspeed.errors": [
         "ContextLengthError",
         "DraftError",
+        "GenerationTimeoutError",
         "GroundspeedError",
         "InputError",
         "MissingDependencyError",

@@ -30,5 +30,9 @@ class DraftError(GroundspeedError):
     """A draft tree that breaks its contract (see ``groundspeed.drafting.base.DraftTree``)."""
 
 
+class GenerationTimeoutError(GroundspeedError, TimeoutError):
+    """An answer that was not whole in its time, where whoever asked has no place to be told so otherwise."""
+
+
 class MissingDependencyError(GroundspeedError):
     """An optional package that is not installed; the message holds the install command."""

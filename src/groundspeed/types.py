@@ -325,6 +325,7 @@ class GenerationStats:
         decoding: How the target was driven: ``tree``, ``chain`` or ``plain``.
         decoding_reason: Why not ``tree``, None for a tree.
         cached_tokens: Tokens of the prompt whose keys and values were there already.
+        shared_steps: Those of ``steps`` whose pass carried other requests as well.
     """
 
     prompt_tokens: int
@@ -339,6 +340,7 @@ class GenerationStats:
     decoding: Decoding
     decoding_reason: str | None = None
     cached_tokens: int = 0
+    shared_steps: int = 0
 
     @property
     def tokens_per_step(self) -> float:

@@ -174,7 +174,7 @@ def test_a_newer_version_is_an_error_that_names_both(store: DocumentStore) -> No
     header = json.loads((store.path / "header.json").read_text())
     header["version"] = 99
     (store.path / "header.json").write_text(json.dumps(header))
-    with pytest.raises(StoreError, match=r"version 99.*version 1; upgrade groundspeed"):
+    with pytest.raises(StoreError, match=r"version 99.*version 2; upgrade groundspeed"):
         store.read()
 
 

@@ -39,6 +39,7 @@ STATS = {
     "accepted",
     "accepted_by_source",
     "cached_tokens",
+    "shared_steps",
     "queued_s",
     "prefill_s",
     "decode_s",

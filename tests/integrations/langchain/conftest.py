@@ -3,9 +3,12 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from helpers.engines import FREE
+from helpers.many import watched
 from helpers.tokenizers import END, byte_tokenizer
 
 from groundspeed.types import (
@@ -35,6 +38,7 @@ class ScriptedEngine:
     model_name = "scripted"
     device = "cpu"
     dtype = "float32"
+    target = SimpleNamespace(context_length=2048)
 
     def __init__(self, *answers: str, finish_reason: str = "stop") -> None:
         self.tokenizer = byte_tokenizer()
@@ -95,6 +99,25 @@ class ScriptedEngine:
 @pytest.fixture
 def scripted() -> type[ScriptedEngine]:
     return ScriptedEngine
+
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz "
+
+
+@pytest.fixture(scope="session")
+def tiny() -> Iterator[Engine]:
+    """A random model over bytes that writes letters; each is a token, so every string is several."""
+    target = watched("llama", vocab_size=300, max_position_embeddings=4096)
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = TEMPLATE
+    with Engine(target, tokenizer, cost=FREE, model_name="tiny") as engine:
+        yield engine
+
+
+@pytest.fixture(scope="session")
+def letters(tiny: Engine) -> dict[int, float]:
+    """A ``logit_bias`` that lets nothing but letters through."""
+    return {tiny.tokenizer(letter).input_ids[0]: 100.0 for letter in LETTERS}
 
 
 @pytest.fixture

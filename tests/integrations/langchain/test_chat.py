@@ -16,8 +16,8 @@ from langchain_core.rate_limiters import InMemoryRateLimiter
 from langchain_core.tracers import BaseTracer
 from langchain_core.tracers.schemas import Run
 
-from groundspeed.errors import InputError, ModelError
-from groundspeed.integrations.langchain import ChatGroundspeed
+from groundspeed.errors import GenerationTimeoutError, InputError, ModelError
+from groundspeed.integrations.langchain import ChatGroundspeed, GroundspeedLLM
 
 SECRET = Document("the secret words", id="vault", metadata={"title": "Vault"})
 
@@ -45,20 +45,6 @@ def test_the_prompt_is_the_templates_and_the_answer_does_not_hold_it(scripted: A
     answer = ChatGroundspeed(engine=engine).invoke([("system", "Be brief."), ("human", "Hello")])
     assert engine.prompt() == "[system] Be brief.|[user] Hello|[assistant] "
     assert answer.content == "hi"
-
-
-def test_the_first_token_is_not_doubled(scripted: Any) -> None:
-    engine = scripted()
-    engine.tokenizer.bos_token = "<end>"
-    engine.tokenizer.chat_template = "<end>{{ messages[0].content }}"
-    ChatGroundspeed(engine=engine).invoke("x")
-    assert engine.prompt() == "<end>x"
-
-
-def test_any_message_may_be_the_last_one(scripted: Any) -> None:
-    conversation = [HumanMessage("a"), AIMessage("b")]
-    for last in (AIMessage("c"), SystemMessage("c"), ToolMessage("c", tool_call_id="1")):
-        assert prompt_of(scripted(), [*conversation, last]).endswith("c|[assistant] ")
 
 
 def test_a_template_of_alternating_turns_gets_them(scripted: Any) -> None:
@@ -228,22 +214,6 @@ async def test_cache_keys_hold_no_documents(scripted: Any) -> None:
     assert not any("secret" in key for key in cache.keys)
 
 
-def test_an_answer_of_another_temperature_is_not_taken_from_the_cache(scripted: Any) -> None:
-    engine = scripted("first", "second", "third", "fourth")
-    cache = InMemoryCache()
-    model = ChatGroundspeed(engine=engine, cache=cache, temperature=0.5)
-    other = ChatGroundspeed(engine=engine, cache=cache, temperature=0.6)
-    calls = [
-        lambda: model.invoke("x"),
-        lambda: model.invoke("x", temperature=0.7),
-        lambda: other.invoke("x"),
-        lambda: model.invoke("x", seed=1),
-    ]
-    assert [call().content for call in calls] == ["first", "second", "third", "fourth"]
-    assert [call().content for call in calls] == ["first", "second", "third", "fourth"]
-    assert len(engine.requests) == 4
-
-
 def test_citations_are_langchains(scripted: Any) -> None:
     model = ChatGroundspeed(engine=scripted("So: the secret words."), output_version="v1")
     whole = model.invoke("x", draft_documents=[SECRET])
@@ -278,12 +248,45 @@ def test_a_model_is_pickled_and_copied_without_the_engine(scripted: Any) -> None
 
 
 @pytest.mark.filterwarnings("ignore:The function `loads` is in beta")
-def test_a_model_is_serialised_by_its_settings(scripted: Any) -> None:
-    model = ChatGroundspeed(engine=scripted(), temperature=0.5, stop=["a"])
+@pytest.mark.parametrize("kind", [ChatGroundspeed, GroundspeedLLM])
+def test_a_model_is_serialised_by_its_settings(kind: Any, scripted: Any) -> None:
+    model = kind(engine=scripted(), temperature=0.5, stop=["a"])
     text = dumps(model)
     assert len(text) < 1000
-    again = loads(text, valid_namespaces=["groundspeed"], allowed_objects=[ChatGroundspeed])
-    assert again.settings == model.settings
+    for allowed in ([kind], "all"):
+        again = loads(text, valid_namespaces=["groundspeed"], allowed_objects=allowed)
+        assert again.settings == model.settings
+    for allowed in ([kind], "all"):  # who does not name the package gets nothing of it
+        with pytest.raises(ValueError, match="Invalid namespace"):
+            loads(text, allowed_objects=allowed)
+    with pytest.raises(ValueError, match="not allowed"):
+        loads(text, valid_namespaces=["groundspeed"], allowed_objects="core")
+
+
+async def test_an_answer_that_takes_too_long_is_an_error_that_fallbacks_know(scripted: Any) -> None:
+    spare = ChatGroundspeed(engine=scripted("in time"))
+    for kind in (ChatGroundspeed, GroundspeedLLM):
+        model = kind(engine=scripted("half an ans", finish_reason="timeout"), timeout=1)
+        with pytest.raises(GenerationTimeoutError, match="11 tokens after its timeout"):
+            model.invoke("x")
+        with pytest.raises(TimeoutError, match="raise timeout"):
+            await model.ainvoke("x")
+        pieces: list[Any] = []
+        with pytest.raises(TimeoutError):
+            pieces.extend(model.stream("x"))
+        with pytest.raises(TimeoutError):
+            _ = [piece async for piece in model.astream("x")]
+        failed = model.batch(["x"], return_exceptions=True)
+        assert isinstance(failed[0], TimeoutError)
+        saved = model.with_fallbacks([spare], exceptions_to_handle=(TimeoutError,))
+        assert saved.invoke("x").content == "in time"
+
+
+def test_a_profile_tells_agents_what_the_model_can_do(scripted: Any) -> None:
+    profile = ChatGroundspeed(engine=scripted()).profile
+    assert profile is not None
+    assert (profile["structured_output"], profile["image_inputs"]) == (True, False)
+    assert profile["max_input_tokens"] == 2048
 
 
 def test_leaving_a_stream_ends_the_request(scripted: Any) -> None:

@@ -11,6 +11,7 @@ import pytest
 from langchain_core.caches import InMemoryCache
 from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding
+from langchain_core.language_models import FakeListChatModel
 from langchain_core.load import dumps
 from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
 from langchain_core.tracers import BaseTracer
@@ -61,6 +62,27 @@ async def test_each_input_of_a_grounded_chain_has_its_own_documents(scripted: An
         assert seen(engine) == WANTED
 
 
+async def test_a_grounded_chain_serves_models_of_other_kinds_and_falls_back_to_them(scripted: Any) -> None:
+    other = FakeListChatModel(responses=["from elsewhere"])
+    broken = ChatGroundspeed(engine=scripted("x", finish_reason="timeout"), timeout=1)
+    for llm in (other, broken.with_fallbacks([other])):
+        chain = create_grounded_chain(llm, PROMPT)
+        assert chain.invoke(INPUTS[0]) == "from elsewhere"
+        assert await chain.abatch(INPUTS) == ["from elsewhere"] * 3
+
+
+def test_the_traces_of_a_text_models_chain_hold_the_documents_only_where_they_come_in(scripted: Any) -> None:
+    recorder = Recorder()
+    secret = Document("short", metadata={"following": "secret"})
+    chain = create_grounded_chain(GroundspeedLLM(engine=scripted()), PROMPT)
+    chain.invoke({"input": "x", "context": [secret]}, {"callbacks": [recorder]})
+    (run,) = recorder.runs
+    assert "secret" in repr(run.inputs)
+    assert [child.name for child in run.child_runs] == ["format_inputs", "GroundspeedLLM", "StrOutputParser"]
+    model = run.child_runs[1]
+    assert "secret" not in repr((model.inputs, model.extra, model.serialized))
+
+
 def test_a_grounded_chain_streams(scripted: Any) -> None:
     chain = create_grounded_chain(ChatGroundspeed(engine=scripted("abc")), PROMPT)
     assert [piece for piece in chain.stream(INPUTS[0]) if piece] == ["a", "b", "c"]
@@ -93,8 +115,10 @@ class Recorder(BaseTracer):
     def __init__(self) -> None:
         super().__init__()
         self.seen = ""
+        self.runs: list[Run] = []
 
     def _persist_run(self, run: Run) -> None:
+        self.runs.append(run)
         self.seen += repr(vars(run))
 
 
@@ -238,13 +262,13 @@ def test_indexing_a_folder_leaves_single_documents_alone(tmp_path: Path) -> None
         def embed_query(self, text: str) -> Any:
             return self.embed([text])[0]
 
-    from groundspeed.retrieval.updating import upsert_documents
+    from groundspeed.retrieval.updating import LiveStore
     from groundspeed.types import Document as StoreDocument
 
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "a.txt").write_text("from a folder")
     store = DocumentStore(tmp_path / "store")
-    upsert_documents(store, [StoreDocument("single", "by itself")], Toy())
+    LiveStore(store, Toy()).upsert([StoreDocument("single", "by itself")])
     report = index_corpus([tmp_path / "docs"], store, embedder=Toy())
     assert (report.added, report.unchanged, report.removed) == (1, 1, 0)
     assert [one.document.id for one in store.read().documents] == ["single", "a.txt"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from groundspeed import index_corpus
 ROOT = Path(__file__).parents[3]
 EXAMPLES = sorted((ROOT / "examples" / "langchain").glob("*.py"))
 QUESTION = "Why does the draft need no second model?"
+FURTHER = "Is the answer the same?"
 
 pytestmark = [pytest.mark.models, pytest.mark.timeout(600)]
 
@@ -35,5 +37,18 @@ def test_an_example_answers(path: Path, store: str, capsys: pytest.CaptureFixtur
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
-    module.main(store, QUESTION)
+    more = [FURTHER] if path.stem in ("batch", "conversation") else []
+    module.main(store, QUESTION, *more)
     assert len(capsys.readouterr().out) > 20
+
+
+def test_the_python_of_the_page_runs(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "my-store").symlink_to(store)
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "langchain.md").read_text(), re.DOTALL)
+    assert blocks
+    for block in blocks:
+        exec(compile(block, "docs/langchain.md", "exec"), {})
+        assert len(capsys.readouterr().out) > 20

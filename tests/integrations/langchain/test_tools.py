@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from langchain.agents import create_agent
+from langchain.agents.structured_output import ToolStrategy
 from langchain_core.documents import Document
-from langchain_core.exceptions import OutputParserException
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from pydantic import BaseModel
@@ -16,8 +16,11 @@ from pydantic import BaseModel
 from groundspeed.errors import InputError
 from groundspeed.integrations.langchain import ChatGroundspeed, GroundspeedMiddleware
 from groundspeed.integrations.langchain.tools import Call, CallReader
+from groundspeed.types import Grammar
+from groundspeed.verify.grammar import Grammars
 
-CALL = '<tool_call>\n{"name": "weather", "arguments": {"place": "Rome"}}\n</tool_call>'
+BODY = '{"name": "weather", "arguments": {"place": "Rome"}}'
+CALL = f"<tool_call>\n{BODY}\n</tool_call>"
 
 
 @tool
@@ -59,6 +62,7 @@ ROME = ("weather", '{"place": "Rome"}')
         (CALL, [ROME]),
         (f"Let me see.\n{CALL}\n{CALL}", ["Let me see.", ROME, ROME]),
         (f"\n{CALL} done", [ROME, "done"]),
+        (f"<tool_call>[{BODY}, {BODY}]</tool_call>", [ROME, ROME]),
         ('{"name": "weather", "parameters": {"place": "Rome"}}', [ROME]),
         ('[{"name": "weather", "arguments": {"place": "Rome"}}]', [ROME]),
         ('{"name": "unknown", "arguments": {}}', ['{"name": "unknown", "arguments": {}}']),
@@ -146,17 +150,94 @@ def test_structured_output_is_an_object_and_asks_for_its_grammar(scripted: Any) 
     schema = json.loads(engine.requests[-1].grammar.text)
     assert schema["additionalProperties"] is False
     assert schema["required"] == ["setup"]
+    assert engine.prompt().startswith("[system] Your answer must be JSON that fits this schema:\n{")
+    assert json.dumps(schema) in engine.prompt()
 
 
-def test_structured_output_that_was_cut_is_an_error_and_never_none(scripted: Any) -> None:
-    model = ChatGroundspeed(engine=scripted('{"setup": "a"', finish_reason="length"))
-    for schema in (Joke, Joke.model_json_schema()):
-        with pytest.raises(OutputParserException, match="max_tokens"):
-            model.with_structured_output(schema).invoke("x")
-        with pytest.raises(OutputParserException, match="max_tokens"):
-            list(model.with_structured_output(schema).stream("x"))
-        raw = model.with_structured_output(schema, include_raw=True).invoke("x")
-        assert isinstance(raw["parsing_error"], OutputParserException)
+def test_instructions_stand_behind_a_system_message_and_any_object_needs_none(scripted: Any) -> None:
+    engine = scripted('{"setup": "a", "punchline": "b"}')
+    model = ChatGroundspeed(engine=engine)
+    model.with_structured_output(Joke).invoke([("system", "Be funny."), ("human", "x")])
+    assert engine.prompt().startswith("[system] Be funny.\n\nYour answer must be JSON")
+    assert model.with_structured_output(Joke, method="json_mode").invoke("x").punchline == "b"
+    assert engine.prompt() == "[user] x|[assistant] "
+    assert engine.requests[-1].grammar == Grammar.json_object()
+
+
+def test_objects_may_be_left_open(scripted: Any) -> None:
+    engine = scripted('{"setup": "a", "punchline": "b"}')
+    ChatGroundspeed(engine=engine).with_structured_output(Joke, strict=False).invoke("x")
+    assert "additionalProperties" not in json.loads(engine.requests[-1].grammar.text)
+
+
+def test_one_call_at_a_time_can_be_asked_for(scripted: Any) -> None:
+    engine = scripted(f"<tool_call>{BODY}")  # as the engine ends it, before the stop string
+    bound = ChatGroundspeed(engine=engine, stop=["x"]).bind_tools([weather], parallel_tool_calls=False)
+    assert len(bound.invoke("hi").tool_calls) == 1
+    assert engine.requests[-1].stop == ("x", "</tool_call>")
+
+
+class Trip(BaseModel):
+    """A trip."""
+
+    class Place(BaseModel):
+        """A place."""
+
+        name: str
+
+    places: list[Place]
+
+
+@pytest.mark.parametrize("marks_are_tokens", [False, True])
+def test_tools_and_a_response_format_give_a_call_or_the_answer(scripted: Any, marks_are_tokens: bool) -> None:
+    engine = scripted(CALL, '{"places": [{"name": "Rome"}]}')
+    if marks_are_tokens:
+        engine.tokenizer.add_tokens(["<tool_call>", "</tool_call>"])
+    bound = ChatGroundspeed(engine=engine).bind_tools([weather, Trip], response_format=Trip)
+    assert bound.invoke("x").tool_calls[0]["args"] == {"place": "Rome"}
+    assert json.loads(str(bound.invoke("x").content)) == {"places": [{"name": "Rome"}]}
+    assert '"fits this schema:' not in engine.prompt()
+    assert "TOOLS" in engine.prompt()
+    grammars = Grammars(engine.tokenizer, len(engine.tokenizer), [engine.tokenizer.eos_token_id])
+
+    def follows(text: str) -> bool:
+        state = grammars.start(engine.requests[-1].grammar, 0)
+        try:
+            state.take(engine.tokenizer(text).input_ids)
+        except InputError:
+            return False
+        state.take([engine.tokenizer.eos_token_id])
+        return state.taken == len(engine.tokenizer(text).input_ids)
+
+    fitting = [
+        '{"places": [{"name": "Rome"}]}',
+        CALL,
+        f"{CALL}\n{CALL}",
+        BODY,
+        '<tool_call>\n{"name": "Trip", "arguments": {"places": [{"name": "Rome"}]}}\n</tool_call>',
+    ]
+    others = [
+        "Rome",
+        '{"places": [{"nme": "Rome"}]}',
+        '{"name": "wether", "arguments": {}}',
+        f"Well. {CALL}",
+        '<tool_call>\n{"places": []}\n</tool_call>',
+    ]
+    assert [follows(text) for text in fitting] == [True] * len(fitting)
+    assert [follows(text) for text in others] == [False] * len(others)
+
+
+def test_a_forced_call_comes_before_a_response_format(scripted: Any) -> None:
+    engine = scripted(BODY)
+    bound = ChatGroundspeed(engine=engine).bind_tools([weather], tool_choice="any", response_format=Trip)
+    assert bound.invoke("x").tool_calls
+    assert json.loads(engine.requests[-1].grammar.text)["properties"]["name"] == {"const": "weather"}
+
+
+def test_what_is_no_response_format_is_refused(scripted: Any) -> None:
+    for wrong in ({"type": "xml"}, {"json_schema": {}}, "json", Joke(setup="a")):
+        with pytest.raises(InputError, match="response_format"):
+            ChatGroundspeed(engine=scripted()).invoke("x", response_format=wrong)
 
 
 def test_a_dict_streams_as_it_grows(scripted: Any) -> None:
@@ -197,15 +278,11 @@ async def test_an_agent_calls_tools_and_its_documents_reach_the_drafter(scripted
 
 
 def test_an_agent_gives_a_structured_response(scripted: Any) -> None:
-    engine = scripted('{"name": "Joke", "arguments": {"setup": "a", "punchline": "b"}}')
-    agent = create_agent(ChatGroundspeed(engine=engine), [weather], response_format=Joke)
-    result = agent.invoke({"messages": [HumanMessage("x")]})
-    assert result["structured_response"] == Joke(setup="a", punchline="b")
-    assert engine.requests[0].grammar is not None
-
-
-def test_tokens_stream_inside_a_graph(scripted: Any) -> None:
-    agent = create_agent(ChatGroundspeed(engine=scripted("abc")), [])
-    state = {"messages": [HumanMessage("x")]}
-    pieces = [message.content for message, _ in agent.stream(state, stream_mode="messages")]
-    assert pieces[:3] == ["a", "b", "c"]
+    answer = '{"setup": "a", "punchline": "b"}'
+    for form, said in ((Joke, answer), (ToolStrategy(Joke), f'{{"name": "Joke", "arguments": {answer}}}')):
+        engine = scripted(BODY, said)
+        agent = create_agent(ChatGroundspeed(engine=engine), [weather], response_format=form)
+        result = agent.invoke({"messages": [HumanMessage("x")]})
+        assert result["structured_response"] == Joke(setup="a", punchline="b")
+        assert "sunny in Rome" in engine.prompt()
+        assert all(request.grammar is not None for request in engine.requests)
