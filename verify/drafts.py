@@ -48,8 +48,8 @@ class Drafts:
         self._recycling: RecyclingDrafter | None = None  # the same one, if it is of that kind
         self._beside: _Beside | None = None
 
-    def begin(self, prompt_ids: Sequence[int], passages: Sequence[Passage]) -> None:
-        """Show the drafter the prompt and the passages."""
+    def begin(self, prompt_ids: Sequence[int], passages: Sequence[Passage], temperature: float = 0.0) -> None:
+        """Show the drafter the prompt, the passages, and how tokens are drawn."""
         tokenizer = self._engine.tokenizer
         try:
             texts = _draft_texts(passages)
@@ -59,6 +59,7 @@ class Drafts:
                 passages=tuple(np.array(ids, np.int32) for ids in encoded),
                 vocab_size=self._engine.target.vocab_size,
                 forms=self._engine.forms,
+                temperature=temperature,
             )
             self._drafter = self._call(self._engine.drafter)
             self._call(self._drafter.begin, request)

@@ -154,7 +154,8 @@ class Generation:
         self._cached = session.length
         self._began = time.perf_counter()
         if self._speculates:
-            self._drafts.begin(self._prompt_ids, self._request.passages)
+            request = self._request
+            self._drafts.begin(self._prompt_ids, request.passages, request.temperature)
         return PrefillEvent(session.length, len(self._prompt_ids))
 
     def segment(self, tokens: int) -> Segment:
