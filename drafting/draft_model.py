@@ -16,12 +16,13 @@ from groundspeed.drafting.base import (
     RecyclingDrafter,
     RunnerUps,
 )
+from groundspeed.drafting.blend import Blend
 from groundspeed.drafting.draft_lm import DraftLM, DraftText, Outlook
 from groundspeed.drafting.hit_rates import ABSENT, HitRates
 from groundspeed.drafting.none import NoDrafter
 from groundspeed.drafting.sprout import Offers, Sprout
 from groundspeed.drafting.tree import leading_chain
-from groundspeed.drafting.worth import Pace
+from groundspeed.drafting.worth import Pace, Worth
 from groundspeed.errors import InputError
 
 __all__ = ["DraftModel", "DraftModelDrafter"]
@@ -87,6 +88,11 @@ class DraftModel:
         """A drafter for one request."""
         return DraftModelDrafter(self, NoDrafter() if self.first is None else self.first())
 
+    def warm_up(self) -> None:
+        """Compile what the first drafter needs, if it is one that does."""
+        if isinstance(self.first, Blend | DraftModel):
+            self.first.warm_up()
+
     def observe(self, seconds: float, mass: float) -> None:
         """Learn what a pass takes, and how probable it is that one of a node's children is accepted."""
         with self._lock:
@@ -123,6 +129,7 @@ class DraftModelDrafter:
         self._text: DraftText | None = None
         self._sprout: Sprout | None = None
         self._mark: tuple[float, int] | None = None
+        self._worth = Worth()
 
     def begin(self, request: DraftRequest) -> None:
         """Take in the prompt; the model reads it with the first draft."""
@@ -169,6 +176,12 @@ class DraftModelDrafter:
         limit = self._shared.lm.context_length
         if budget <= 0 or self._text is None or (limit and self._length + _MOST_NODES > limit):
             return drafted
+        # Where nothing comes first, the engine judges.
+        judged = pace and pace.rate and self._shared.first
+        if judged and not self._worth.wanted():
+            return drafted
+        start = time.perf_counter()
+        expected = float(drafted.probs.sum())
         if not self._shared.lm.branches:
             drafted = leading_chain(drafted)
         sprout = self._sprout = self._begin_tree(self._text, drafted)
@@ -177,7 +190,11 @@ class DraftModelDrafter:
             if not nodes:
                 break
             self._grow(self._text, sprout, nodes)
-        return sprout.tree(budget)
+        tree = sprout.tree(budget)
+        if pace and judged:
+            brought = float(tree.probs.sum()) - expected
+            self._worth.judge(brought / pace.rate, time.perf_counter() - start)
+        return tree
 
     def end(self) -> None:
         """Forget the request."""

@@ -22,8 +22,9 @@ _MEMORY = 512.0  # offers that are remembered of a kind, so that rates follow th
 class HitRates:
     """Counts hits by what a model gives a token, what a retrieved text gives it, and its rank with the model.
 
-    Shared by requests, in any thread. The first guess of a cell is the model's probability, or the mean of both where both speak; every step
-    refines it. So what is offered gets the probability with which it is accepted, whatever the two say.
+    Shared by requests, in any thread. The first guess is the model's probability, or the mean of both where
+    both speak; every step refines it. So what is offered gets the probability with which it is accepted,
+    whatever the two say.
     """
 
     def __init__(self) -> None:

@@ -1,40 +1,58 @@
-"""Whether drafting brings more than it takes, by what it brought and took."""
+"""Whether drafting brings more than it takes, judged by what it brought and took."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
-__all__ = ["Pace", "Worth"]
+__all__ = ["Pace", "Price", "Worth"]
 
-_LEAST = 8  # steps that a judgement rests on, of a trial as well
-_MEMORY = 24.0  # steps by which what is known fades
-_PAUSE, _LONGEST_PAUSE = 16, 256  # steps without, before it is tried again; twice as many each time
+_LEAST = 8  # steps that a judgement rests on
+_MEMORY = 24  # steps by which what is known fades
+_PAUSE, _LONGEST_PAUSE = 16, 256  # steps without drafts; twice as many each time
+_SPREAD = 64  # steps over which the time is spread that it takes to catch up on a text
+
+
+class Price(NamedTuple):
+    """What drafting is measured by.
+
+    Attributes:
+        token: Seconds that a token of the text takes where nothing is drafted.
+        node: Seconds that a draft node adds to the pass that verifies it.
+    """
+
+    token: float
+    node: float
 
 
 class Worth:
-    """Switches something off while it costs more time than it saves, and tries it again now and then.
+    """Switches drafting off while it costs more time than it saves, and tries it again now and then.
 
-    One rule for whatever drafts: a token is worth the time that it takes without a draft; a step's gain is
-    the tokens that its draft brought, at that price, less all the time that the draft took, proposed and
-    verified. Once the last steps together lost, nothing is asked for a number of steps, which doubles with
-    each trial that loses again. The first step after a pause catches up on the text, and is not judged.
+    One rule for whatever drafts. A step gains the seconds that its accepted nodes would have taken without a
+    draft, less those that the draft took, proposed and verified. Once the last steps together have lost,
+    nothing is asked for 16 steps, and twice as many after each trial that loses again. The first step, and
+    the first one after a pause, catches up on the text: what it takes is spread over the 64 steps after it.
     """
 
-    def __init__(self) -> None:
-        self._steps = self._gain = 0.0
+    def __init__(self, *, trusted: bool = True) -> None:
+        """Begin a text.
+
+        Args:
+            trusted: Draft from the start; otherwise begin with a pause.
+        """
+        self._steps = self._net = self._owed = 0.0
         self._pause = _PAUSE
-        self._left = 0  # of the pause
-        self._catching_up = False
-        self._trial = False
+        self._left = 0 if trusted else _PAUSE
+        self._catching_up = True
+        self.verdict: bool | None = None  # of the last judgement
 
     def wanted(self) -> bool:
         """Whether to draft for the next step; to be asked once a step."""
         if not self._left:
             return True
         self._left -= 1
-        self._catching_up = not self._left
         return False
 
     def judge(self, gained: float, spent: float) -> None:
@@ -46,35 +64,35 @@ class Worth:
         """
         if self._catching_up:
             self._catching_up = False
+            self._owed = max(spent - gained, 0.0) / _SPREAD
             return
         fade = 1 - 1 / _MEMORY
         self._steps = self._steps * fade + 1
-        self._gain = self._gain * fade + gained - spent
-        if self._steps < _settled(_LEAST):
+        self._net = self._net * fade + gained - spent - self._owed
+        if self._steps < _ENOUGH:
             return
-        if self._gain < 0:
-            self._left = self._pause
-            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
-            self._steps = self._gain = 0.0
-        else:
+        self.verdict = self._net >= 0
+        if self.verdict:
             self._pause = _PAUSE
+            return
+        self._left, self._pause = self._pause, min(2 * self._pause, _LONGEST_PAUSE)
+        self._steps = self._net = 0.0
+        self._catching_up = True
 
 
-def _settled(steps: int) -> float:
-    """What so many steps count for, each fading."""
-    return float(sum((1 - 1 / _MEMORY) ** i for i in range(steps))) - 1e-9
+_ENOUGH = sum((1 - 1 / _MEMORY) ** i for i in range(_LEAST)) - 1e-9
 
 
 class Pace:
-    """How fast an engine writes, all requests together, drafts and all. In any thread.
+    """How fast texts are written, all requests together, drafts and all. In any thread.
 
-    A renewal process earns most when whatever is done next earns at least as much per time as the whole does
-    on average (the marginal value theorem, Charnov 1976). So drafting on is worth it while it brings more
-    tokens per second than are written anyway.
+    Whoever earns at a rate does best to go on with what is at hand while it brings more per time than the
+    rate on average, and no longer (the marginal value theorem, Charnov 1976). So a draft is grown while
+    growing it brings more tokens per second than are written anyway.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        """Start not knowing.
+        """Begin without knowing.
 
         Args:
             clock: Gives seconds.
@@ -91,7 +109,7 @@ class Pace:
             return self._tokens / self._seconds if self._seconds else 0.0
 
     def wrote(self, tokens: int) -> None:
-        """Some request has so many more tokens."""
+        """Some text has so many more tokens."""
         with self._lock:
             self._total += tokens
 
@@ -101,7 +119,7 @@ class Pace:
             return self._clock(), self._total
 
     def since(self, mark: tuple[float, int]) -> None:
-        """Learn from the step that began with ``mark`` and is over."""
+        """Learn from the step that began with ``mark`` and is over now."""
         with self._lock:
             seconds = self._clock() - mark[0]
             if seconds > 0:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from groundspeed.drafting.base import DraftTree
 from groundspeed.drafting.tree import leading_chain, shallow
+from groundspeed.drafting.worth import Price
 from groundspeed.types import (
     FinishReason,
     GenerationRequest,
@@ -173,7 +174,7 @@ class Generation:
         return Segment(self.session, self._ids[-1:], tree)
 
     def take(
-        self, segment: Segment, logits: torch.Tensor, draft_s: float, forward_s: float
+        self, segment: Segment, logits: torch.Tensor, draft_s: float, forward_s: float, price: Price
     ) -> Iterator[PrefillEvent | StepEvent]:
         """Take in the outcome of a pass.
 
@@ -182,6 +183,7 @@ class Generation:
             logits: [rows + n, vocab], see ``TargetModel.verify``.
             draft_s: Seconds that the proposal took.
             forward_s: Seconds of the pass.
+            price: What drafting is measured by in it.
         """
         if self._prompt_logprobs is not None:
             self._score(self._prompt_logprobs, logits[: segment.rows])
@@ -204,6 +206,8 @@ class Generation:
         self.session.commit(path)
         self._drafts.recycle(segment.token_ids[-1], tree, logits)
         self._drafts.extend(token_ids)
+        grammar = tree.source == Source.GRAMMAR
+        self._drafts.judge(len(tree) - int(grammar.sum()), len(path) - int(grammar[path].sum()), price)
         if first:
             self._prefilled = time.perf_counter()
             yield PrefillEvent(len(self._prompt_ids), len(self._prompt_ids))

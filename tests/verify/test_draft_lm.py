@@ -10,14 +10,16 @@ import torch
 from helpers.drafters import tree_of
 from helpers.engines import engine_for
 from helpers.families import OTHER_FAMILIES, TREE_FAMILIES, VOCABULARY, tiny_model
+from helpers.tokenizers import byte_tokenizer
 
-from groundspeed.drafting.blend import BlendDrafter
+from groundspeed.drafting.blend import Blend, BlendDrafter
 from groundspeed.drafting.draft_model import DraftModel
 from groundspeed.drafting.tree import prune
-from groundspeed.errors import ModelError
+from groundspeed.errors import InputError, ModelError
 from groundspeed.types import GenerationRequest
 from groundspeed.verify.base import Segment
-from groundspeed.verify.draft_lm import TargetAsDraftLM
+from groundspeed.verify.draft_lm import TargetAsDraftLM, check_same_tokens
+from groundspeed.verify.engine import Engine
 from groundspeed.verify.target import TransformersTarget
 
 PROMPT = tuple(np.random.default_rng(1).integers(3, VOCABULARY, 125).tolist())
@@ -118,3 +120,58 @@ def test_a_cascade_reads_what_the_smaller_model_drafted(target):
         drafted, plain = answers(target, cascade, temperature=temperature, seed=4)
         assert drafted.token_ids == plain.token_ids
         assert drafted.stats.tokens_per_step > 1.4
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Two models of one tokenizer, and one of another."""
+    found = {}
+    for name, merged, seed in (
+        ("target", ("th", "the"), 0),
+        ("small", ("th", "the"), 0),
+        ("other", ("an",), 1),
+    ):
+        tokenizer = byte_tokenizer(*merged)
+        config = TREE_FAMILIES["llama"]()
+        config.vocab_size = len(tokenizer)
+        folder = tmp_path_factory.mktemp(name)
+        tokenizer.save_pretrained(folder)
+        tiny_model(config, seed).save_pretrained(folder)
+        found[name] = str(folder)
+    return found
+
+
+def test_a_draft_model_is_loaded_by_name_and_grows_what_the_blend_drafts(folders):
+    engine = Engine.from_pretrained(folders["target"], dtype="float32", draft_model=folders["small"])
+    assert isinstance(engine.drafter.first, Blend)
+    request = GenerationRequest("the cat", max_tokens=24)
+    drafted = engine.generate(request)
+    assert drafted.token_ids == engine.generate(replace(request, speculate=False)).token_ids
+    assert drafted.stats.accepted_by_source["model"] > 0
+
+
+def test_a_draft_model_of_other_tokens_is_refused_by_name_and_bridged_when_asked(folders):
+    wanted = (
+        rf"{folders['other']} \(258 tokens\) and the target's {folders['target']} \(259 tokens\) differ in"
+    )
+    with pytest.raises(InputError, match=wanted):
+        Engine.from_pretrained(folders["target"], draft_model=folders["other"])
+    engine = Engine.from_pretrained(
+        folders["target"], dtype="float32", draft_model=folders["other"], bridge_tokenizers=True
+    )
+    request = GenerationRequest("the cat sat on the mat", max_tokens=24)
+    drafted = engine.generate(request)
+    assert drafted.token_ids == engine.generate(replace(request, speculate=False)).token_ids
+
+
+def test_a_draft_model_and_a_drafter_are_not_both_taken(folders):
+    with pytest.raises(InputError, match="a draft model and a drafter were given"):
+        Engine.from_pretrained(folders["target"], draft_model=folders["small"], drafter=Blend())
+
+
+def test_special_tokens_may_differ_and_text_may_not():
+    one, other = byte_tokenizer("th", "the"), byte_tokenizer("th", "the")
+    other.add_special_tokens({"pad_token": "<pad>"})
+    check_same_tokens(one, other)
+    with pytest.raises(InputError, match="differ in 1 ids"):
+        check_same_tokens(one, byte_tokenizer("th"))
