@@ -22,7 +22,7 @@ from groundspeed.drafting.hit_rates import ABSENT, HitRates
 from groundspeed.drafting.none import NoDrafter
 from groundspeed.drafting.sprout import Offers, Sprout
 from groundspeed.drafting.tree import leading_chain
-from groundspeed.drafting.worth import Pace, Worth
+from groundspeed.drafting.worth import Pace, Trust
 from groundspeed.errors import InputError
 
 __all__ = ["DraftModel", "DraftModelDrafter"]
@@ -81,6 +81,7 @@ class DraftModel:
         self.draws = draws
         self.pace = Pace() if adapts else None
         self.rates = {kind: HitRates() for kind in ("greedy", "sampled", "drawn")}
+        self.trust = Trust()
         self._lock = threading.Lock()
         self._pass_seconds = self._mass = 0.0
 
@@ -129,7 +130,7 @@ class DraftModelDrafter:
         self._text: DraftText | None = None
         self._sprout: Sprout | None = None
         self._mark: tuple[float, int] | None = None
-        self._worth = Worth()
+        self._worth = shared.trust.worth()
 
     def begin(self, request: DraftRequest) -> None:
         """Take in the prompt; the model reads it with the first draft."""
@@ -199,6 +200,7 @@ class DraftModelDrafter:
     def end(self) -> None:
         """Forget the request."""
         self._first.end()
+        self._shared.trust.learn(self._worth)
         text, self._text, self._sprout, self._mark = self._text, None, None, None
         if text is not None:
             text.close()

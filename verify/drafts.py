@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from groundspeed.drafting.base import Drafter, DraftRequest, DraftTree, RecyclingDrafter, RunnerUps
-from groundspeed.drafting.worth import Price, Worth
+from groundspeed.drafting.worth import Price
 from groundspeed.errors import DraftError
 from groundspeed.types import Passage
 from groundspeed.verify.grounding import stretches
@@ -50,7 +50,7 @@ class Drafts:
         self._drafter: Drafter | None = None
         self._recycling: RecyclingDrafter | None = None  # the same one, if it is of that kind
         self._beside: _Beside | None = None
-        self._worth = Worth(trusted=any(engine.draft_verdicts) or not engine.draft_verdicts)
+        self._worth = engine.trust.worth()
         self._spent = 0.0  # seconds since the last judgement
         self._asked = False
 
@@ -126,11 +126,10 @@ class Drafts:
 
     def end(self) -> None:
         """Let the drafter go."""
-        if self._worth.verdict is not None:
-            self._engine.draft_verdicts.append(self._worth.verdict)
         drafter, self._drafter, self._recycling = self._drafter, None, None
         try:
             if drafter is not None:
+                self._engine.trust.learn(self._worth)
                 self._call(drafter.end)
         except Exception:
             logger.warning("the drafter failed in end", exc_info=True)

@@ -156,6 +156,55 @@ def test_what_is_accepted_teaches_what_an_offer_is_worth():
     assert claims[-1] < claims[0] / 2
 
 
+class SteadyPace:
+    """Texts are written at one rate, whatever happens."""
+
+    def __init__(self, rate):
+        self.rate = rate
+
+    def mark(self):
+        return 0.0, 0
+
+    def since(self, mark):
+        pass
+
+    def wrote(self, tokens):
+        pass
+
+
+def passes_of_a_draft(rate, seconds, accepted):
+    """How many passes a draft takes that may take eight."""
+    lm = TableLM(VOCAB)
+    factory = DraftModel(lm)
+    factory.pace = SteadyPace(rate)
+    for _ in range(200):
+        factory.observe(seconds, accepted)
+    begun(factory).propose(12)
+    return len(lm.passes)
+
+
+def test_a_draft_ends_where_another_pass_brings_less_than_is_written_meanwhile():
+    assert passes_of_a_draft(10, 0.001, 0.9) == 8
+    assert passes_of_a_draft(2_000, 0.001, 0.9) == 1
+    passes = [passes_of_a_draft(rate, 0.001, 0.9) for rate in (100, 300, 500, 700, 900, 2_000)]
+    assert passes == sorted(passes, reverse=True)
+    assert len(set(passes)) > 2
+    assert passes_of_a_draft(500, 0.001, 0.9) >= passes_of_a_draft(500, 0.001, 0.3)
+
+
+@pytest.mark.parametrize(("rate", "asked"), [(1e9, False), (1e-3, True)])
+def test_a_model_behind_another_drafter_is_asked_while_it_brings_more_than_it_takes(rate, asked):
+    lm = TableLM(VOCAB)
+    factory = DraftModel(lm, first=BlendDrafter, depth=2)
+    factory.pace = SteadyPace(rate)
+    drafter = begun(factory)
+    for _ in range(20):
+        before = len(lm.passes)
+        drafter.propose(12)
+        drafter.extend(np.array([1], np.int32))
+    assert (len(lm.passes) > before) is asked
+
+
 @pytest.mark.parametrize("wrong", [{"depth": 0}, {"width": 0}, {"draws": -1}, {"depth": 1.5}])
 def test_numbers_out_of_range_are_refused(wrong):
     name, value = next(iter(wrong.items()))
