@@ -18,6 +18,7 @@ from groundspeed.drafting.base import (
 )
 from groundspeed.drafting.blend import Blend
 from groundspeed.drafting.draft_lm import DraftLM, DraftText, Outlook
+from groundspeed.drafting.draft_probs import Draws
 from groundspeed.drafting.hit_rates import ABSENT, HitRates
 from groundspeed.drafting.none import NoDrafter
 from groundspeed.drafting.sprout import Offers, Sprout
@@ -207,7 +208,7 @@ class DraftModelDrafter:
 
     def _begin_tree(self, text: DraftText, drafted: DraftTree) -> Sprout:
         """Read what is pending, with the nodes that were drafted first, and offer what may follow."""
-        sprout = Sprout(drafted, self._draws)
+        sprout = Sprout(drafted)
         nodes = sorted(sprout.best(_MOST_NODES // 2))
         rows: list[Outlook] = []
         empty = DraftTree.empty()
@@ -256,27 +257,31 @@ class DraftModelDrafter:
         if self._temperature:
             model = np.exp((logprobs - logprobs[0]) / self._temperature)
             model /= model.sum()
-        q_ids, q_probs = np.empty(0, np.int32), np.empty(0, np.float32)
-        drawn = np.empty(0, np.int32)
-        ranks = np.arange(min(_OFFERED, len(token_ids)))
+        q = None
+        offered, of_model = token_ids[:_OFFERED], model[:_OFFERED]
         if self._draws:
-            order = np.argsort(token_ids)
-            q_ids, q_probs = token_ids[order].astype(np.int32), model[order].astype(np.float32)
-            with np.errstate(divide="ignore"):
-                noisy = np.log(model) + self._rng.gumbel(size=len(model))
-            ranks = np.argsort(-noisy)[: self._draws]
-            ranks = ranks[q_probs[np.searchsorted(q_ids, token_ids[ranks])] > 0]
-            drawn = np.full(self._draws, -1, np.int32)
-            drawn[: len(ranks)] = token_ids[ranks]
-        offered = token_ids[ranks]
+            q = self._draw(token_ids, model)
+            offered = q.drawn[q.drawn >= 0].astype(np.int64)
+            of_model = q.probs[np.searchsorted(q.token_ids, offered)].astype(np.float64)
         others = np.array([token for token in retrieved if token not in set(offered.tolist())], np.int64)
-        of_model = np.concatenate([model[ranks], np.full(len(others), ABSENT)])
+        of_model = np.concatenate([of_model, np.full(len(others), ABSENT)])
+        ranks = np.concatenate([np.arange(len(offered)), np.zeros(len(others), np.int64)])
         all_ids = np.concatenate([offered, others])
         of_text = np.array([retrieved.get(token, ABSENT) for token in all_ids.tolist()])
-        places = np.concatenate([np.arange(len(offered)), np.zeros(len(others), np.int64)])
-        cells = self._rates.cells(of_model, of_text, places)
+        cells = self._rates.cells(of_model, of_text, ranks)
         probs = self._rates.rates(cells, of_model, of_text)
-        return Offers(all_ids, probs / max(probs.sum(), 1.0), cells, q_ids, q_probs, drawn)
+        return Offers(all_ids, probs / max(probs.sum(), 1.0), cells, q)
+
+    def _draw(self, token_ids: NDArray[np.int64], probs: NDArray[np.float64]) -> Draws:
+        """Draw tokens without replacement: those that lead with Gumbel noise, in that order."""
+        with np.errstate(divide="ignore"):
+            noisy = np.log(probs) + self._rng.gumbel(size=len(probs))
+        first = np.argsort(-noisy)[: self._draws]
+        first = first[probs[first].astype(np.float32) > 0]
+        drawn = np.full(self._draws, -1, np.int32)
+        drawn[: len(first)] = token_ids[first]
+        order = np.argsort(token_ids)
+        return Draws(token_ids[order].astype(np.int32), probs[order].astype(np.float32), drawn)
 
     def _follow(self, sprout: Sprout, token_ids: list[int]) -> list[int]:
         """The slots of the committed tokens that were read, from the root down; learns from all of them."""

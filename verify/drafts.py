@@ -86,11 +86,13 @@ class Drafts:
         """Show it the logits [n + 1, vocab] of a pass behind the last committed token and the n nodes."""
         try:
             if self._recycling is not None and self._recycling.runners_up:
+                start = time.perf_counter()
                 shown = RunnerUps(
                     np.concatenate([np.array([token], np.int32), tree.token_ids]),
                     np.concatenate([np.array([-1], np.int32), tree.parents + 1]),
                     leading(logits, self._recycling.runners_up),
                 )
+                self._spent += time.perf_counter() - start
                 self._call(self._recycling.recycle, shown)
         except Exception:
             self._drop("recycle")
