@@ -39,6 +39,9 @@ _SUPPORT = 64
 
 _OFFERED = 8  # tokens behind each node that take part without draws
 
+_FIRST_DRAW, _NEXT_DRAW = 0.6, 0.4
+"""How often a draw is accepted, at a first guess: a matter of its place, and not of how probable it was."""
+
 
 class DraftModel:
     """Makes the drafters of an engine's requests, and holds what they share.
@@ -132,6 +135,7 @@ class DraftModelDrafter:
         self._sprout: Sprout | None = None
         self._mark: tuple[float, int] | None = None
         self._worth = shared.trust.worth()
+        self._seconds: float | None = None  # that the model took for the last draft, where that is judged
 
     def begin(self, request: DraftRequest) -> None:
         """Take in the prompt; the model reads it with the first draft."""
@@ -157,6 +161,7 @@ class DraftModelDrafter:
         self._length += len(token_ids)
         kept = 0
         if self._sprout is not None and self._text is not None:
+            self._judge(self._sprout, token_ids[:-1].tolist())
             path = self._follow(self._sprout, token_ids.tolist())
             # The last one is read with the next draft, as its row is what that begins with.
             kept = min(len(path), len(token_ids) - 1)
@@ -183,7 +188,6 @@ class DraftModelDrafter:
         if judged and not self._worth.wanted():
             return drafted
         start = time.perf_counter()
-        expected = float(drafted.probs.sum())
         if not self._shared.lm.branches:
             drafted = leading_chain(drafted)
         sprout = self._sprout = self._begin_tree(self._text, drafted)
@@ -193,9 +197,7 @@ class DraftModelDrafter:
                 break
             self._grow(self._text, sprout, nodes)
         tree = sprout.tree(budget)
-        if pace and judged:
-            brought = float(tree.probs.sum()) - expected
-            self._worth.judge(brought / pace.rate, time.perf_counter() - start)
+        self._seconds = time.perf_counter() - start if judged else None
         return tree
 
     def end(self) -> None:
@@ -262,7 +264,7 @@ class DraftModelDrafter:
         if self._draws:
             q = self._draw(token_ids, model)
             offered = q.drawn[q.drawn >= 0].astype(np.int64)
-            of_model = q.probs[np.searchsorted(q.token_ids, offered)].astype(np.float64)
+            of_model = _FIRST_DRAW * _NEXT_DRAW ** np.arange(len(offered))
         others = np.array([token for token in retrieved if token not in set(offered.tolist())], np.int64)
         of_model = np.concatenate([of_model, np.full(len(others), ABSENT)])
         ranks = np.concatenate([np.arange(len(offered)), np.zeros(len(others), np.int64)])
@@ -299,6 +301,12 @@ class DraftModelDrafter:
             path.append(slot)
             node = child
         return path
+
+    def _judge(self, sprout: Sprout, accepted: list[int]) -> None:
+        """Whether the model was worth asking: what was accepted that the first drafter did not have."""
+        rate = self._shared.pace.rate if self._shared.pace else 0.0
+        if self._seconds is not None and rate:
+            self._worth.judge(sprout.grown(accepted) / rate, self._seconds)
 
     def _known(self, token_ids: NDArray[np.int32]) -> NDArray[np.int32]:
         """Tokens as the model can read them: one that it lacks is read as token 0, which costs a draft."""

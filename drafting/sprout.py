@@ -70,6 +70,17 @@ class Sprout:
         below = self._children[node + 1].items()
         return {token: self._said[child] for token, child in below if child < len(self._said)}
 
+    def grown(self, path: list[int]) -> int:
+        """How many tokens of a path from the root are nodes that were not retrieved."""
+        found, node = 0, -1
+        for token in path:
+            child = self.child(node, token)
+            if child is None:
+                break
+            found += child >= len(self._said)
+            node = child
+        return found
+
     def offers(self, node: int) -> Offers | None:
         """What was offered behind a node; None where it was not read."""
         return self._offers.get(node)

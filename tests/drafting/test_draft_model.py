@@ -15,6 +15,7 @@ from helpers.tiny_target import VOCABULARY, counted, enumerated, shipped_scores
 from groundspeed.drafting.base import DraftRequest
 from groundspeed.drafting.blend import BlendDrafter
 from groundspeed.drafting.draft_model import DraftModel
+from groundspeed.drafting.none import NoDrafter
 from groundspeed.drafting.tree import depths, prune, shallow
 from groundspeed.errors import InputError
 from groundspeed.types import Source
@@ -175,7 +176,7 @@ class SteadyPace:
 def passes_of_a_draft(rate, seconds, accepted):
     """How many passes a draft takes that may take eight."""
     lm = TableLM(VOCAB)
-    factory = DraftModel(lm)
+    factory = DraftModel(lm, width=1)
     factory.pace = SteadyPace(rate)
     for _ in range(200):
         factory.observe(seconds, accepted)
@@ -195,13 +196,13 @@ def test_a_draft_ends_where_another_pass_brings_less_than_is_written_meanwhile()
 @pytest.mark.parametrize(("rate", "asked"), [(1e9, False), (1e-3, True)])
 def test_a_model_behind_another_drafter_is_asked_while_it_brings_more_than_it_takes(rate, asked):
     lm = TableLM(VOCAB)
-    factory = DraftModel(lm, first=BlendDrafter, depth=2)
+    factory = DraftModel(lm, first=NoDrafter, depth=2)
     factory.pace = SteadyPace(rate)
     drafter = begun(factory)
     for _ in range(20):
         before = len(lm.passes)
-        drafter.propose(12)
-        drafter.extend(np.array([1], np.int32))
+        tree = drafter.propose(12)
+        drafter.extend(np.array([*tree.token_ids[:1], 1], np.int32))
     assert (len(lm.passes) > before) is asked
 
 
