@@ -175,11 +175,11 @@ class SteadyPace:
 
 def passes_of_a_draft(rate, seconds, accepted):
     """How many passes a draft takes that may take eight."""
-    lm = TableLM(VOCAB)
+    lm = TableLM(VOCAB, spread=6)
     factory = DraftModel(lm, width=1)
     factory.pace = SteadyPace(rate)
-    for _ in range(200):
-        factory.observe(seconds, accepted)
+    factory.observe(seconds, accepted)
+    factory.observe = lambda *measured: None
     begun(factory).propose(12)
     return len(lm.passes)
 
