@@ -25,6 +25,7 @@ class DraftRequest:
             their documents. One that repeats, overlaps or continues another is joined to the better one, and
             empty at its own place.
         vocab_size: Ids at or above this are never drafted.
+        temperature: That the answer is drawn with; 0 for greedy decoding.
         forms: int32 [at most vocab_size], which tokens are alike but for case, spaces and punctuation
             (``groundspeed.drafting.forms.token_forms``); None where that is not known.
     """
@@ -33,6 +34,7 @@ class DraftRequest:
     passages: tuple[NDArray[np.int32], ...]
     vocab_size: int
     forms: NDArray[np.int32] | None = None
+    temperature: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

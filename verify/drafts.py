@@ -6,12 +6,14 @@ import ctypes
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from groundspeed.drafting.base import Drafter, DraftRequest, DraftTree, RecyclingDrafter, RunnerUps
+from groundspeed.drafting.worth import Price
 from groundspeed.errors import DraftError
 from groundspeed.types import Passage
 from groundspeed.verify.grounding import stretches
@@ -34,7 +36,8 @@ class Drafts:
     """Asks the drafter of a request, which only ever costs time: once it fails, no drafts come any more.
 
     Our own drafters are called directly. Those of others might never return, so they are called on a thread
-    of their own, and given up when a call takes more than a second.
+    of their own, and given up when a call takes more than a second. One that takes more time than it saves is
+    left alone for a while.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -47,9 +50,12 @@ class Drafts:
         self._drafter: Drafter | None = None
         self._recycling: RecyclingDrafter | None = None  # the same one, if it is of that kind
         self._beside: _Beside | None = None
+        self._worth = engine.trust.worth()
+        self._spent = 0.0  # seconds since the last judgement
+        self._asked = False
 
-    def begin(self, prompt_ids: Sequence[int], passages: Sequence[Passage]) -> None:
-        """Show the drafter the prompt and the passages."""
+    def begin(self, prompt_ids: Sequence[int], passages: Sequence[Passage], temperature: float = 0.0) -> None:
+        """Show the drafter the prompt, the passages, and how tokens are drawn."""
         tokenizer = self._engine.tokenizer
         try:
             texts = _draft_texts(passages)
@@ -59,6 +65,7 @@ class Drafts:
                 passages=tuple(np.array(ids, np.int32) for ids in encoded),
                 vocab_size=self._engine.target.vocab_size,
                 forms=self._engine.forms,
+                temperature=temperature,
             )
             self._drafter = self._call(self._engine.drafter)
             self._call(self._drafter.begin, request)
@@ -79,18 +86,21 @@ class Drafts:
         """Show it the logits [n + 1, vocab] of a pass behind the last committed token and the n nodes."""
         try:
             if self._recycling is not None and self._recycling.runners_up:
+                start = time.perf_counter()
                 shown = RunnerUps(
                     np.concatenate([np.array([token], np.int32), tree.token_ids]),
                     np.concatenate([np.array([-1], np.int32), tree.parents + 1]),
                     leading(logits, self._recycling.runners_up),
                 )
+                self._spent += time.perf_counter() - start
                 self._call(self._recycling.recycle, shown)
         except Exception:
             self._drop("recycle")
 
     def propose(self, budget: int) -> DraftTree:
         """What it drafts, of at most ``budget`` nodes; none without a drafter."""
-        if self._drafter is None:
+        self._asked = self._drafter is not None and self._worth.wanted()
+        if self._drafter is None or not self._asked:
             return DraftTree.empty()
         try:
             tree = self._call(self._drafter.propose, budget)
@@ -104,11 +114,24 @@ class Drafts:
             return DraftTree.empty()
         return tree
 
+    def judge(self, drafted: int, accepted: int, price: Price) -> None:
+        """Take in what came of the last proposal.
+
+        Args:
+            drafted: Its nodes that were verified.
+            accepted: Those that were accepted.
+            price: Of the pass.
+        """
+        if self._asked:
+            self._worth.judge(accepted * price.token, self._spent + drafted * price.node)
+            self._asked, self._spent = False, 0.0
+
     def end(self) -> None:
         """Let the drafter go."""
         drafter, self._drafter, self._recycling = self._drafter, None, None
         try:
             if drafter is not None:
+                self._engine.trust.learn(self._worth)
                 self._call(drafter.end)
         except Exception:
             logger.warning("the drafter failed in end", exc_info=True)
@@ -119,11 +142,15 @@ class Drafts:
 
     def _call(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call the drafter, or what makes it."""
-        if _is_ours(function):
-            return function(*args)
-        if self._beside is None:
-            self._beside = _Beside()
-        return self._beside.call(function, *args)
+        start = time.perf_counter()
+        try:
+            if _is_ours(function):
+                return function(*args)
+            if self._beside is None:
+                self._beside = _Beside()
+            return self._beside.call(function, *args)
+        finally:
+            self._spent += time.perf_counter() - start
 
     def _drop(self, doing: str) -> None:
         logger.warning("the drafter failed in %s; the request goes on without drafts", doing, exc_info=True)

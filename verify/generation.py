@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from groundspeed.drafting.base import DraftTree
 from groundspeed.drafting.tree import leading_chain, shallow
+from groundspeed.drafting.worth import Price
 from groundspeed.types import (
     FinishReason,
     GenerationRequest,
@@ -154,7 +155,8 @@ class Generation:
         self._cached = session.length
         self._began = time.perf_counter()
         if self._speculates:
-            self._drafts.begin(self._prompt_ids, self._request.passages)
+            request = self._request
+            self._drafts.begin(self._prompt_ids, request.passages, request.temperature)
         return PrefillEvent(session.length, len(self._prompt_ids))
 
     def segment(self, tokens: int) -> Segment:
@@ -172,7 +174,14 @@ class Generation:
         return Segment(self.session, self._ids[-1:], tree)
 
     def take(
-        self, segment: Segment, logits: torch.Tensor, draft_s: float, forward_s: float, *, shared: bool
+        self,
+        segment: Segment,
+        logits: torch.Tensor,
+        draft_s: float,
+        forward_s: float,
+        price: Price,
+        *,
+        shared: bool,
     ) -> Iterator[PrefillEvent | StepEvent]:
         """Take in the outcome of a pass.
 
@@ -181,6 +190,7 @@ class Generation:
             logits: [rows + n, vocab], see ``TargetModel.verify``.
             draft_s: Seconds that the proposal took.
             forward_s: Seconds of the pass.
+            price: What drafting is measured by in it.
             shared: Whether it carried other requests as well.
         """
         if self._prompt_logprobs is not None:
@@ -204,6 +214,8 @@ class Generation:
         self.session.commit(path)
         self._drafts.recycle(segment.token_ids[-1], tree, logits)
         self._drafts.extend(token_ids)
+        grammar = tree.source == Source.GRAMMAR
+        self._drafts.judge(len(tree) - int(grammar.sum()), len(path) - int(grammar[path].sum()), price)
         if first:
             self._prefilled = time.perf_counter()
             yield PrefillEvent(len(self._prompt_ids), len(self._prompt_ids))

@@ -155,7 +155,7 @@ class TransformersTarget:
         for segment in segments:
             session = segment.session
             assert isinstance(session, ChainSession | RecomputeSession)
-            logits.append(session.verify(segment.token_ids, segment.tree, segment.rows))
+            logits.append(session.verify(segment.token_ids, segment.tree, segment.rows, segment.held))
         return logits
 
     def _verify_packed(self, segments: Sequence[Segment]) -> list[torch.Tensor]:
@@ -165,12 +165,13 @@ class TransformersTarget:
         rows: list[int] = []
         counts = []
         for segment in segments:
-            committed = len(segment.token_ids)
+            committed, held = len(segment.token_ids), segment.held
             session = segment.session
             assert isinstance(session, TreeSession)
-            stretches.append(Stretch(session.cache, committed, segment.tree.parents, len(tokens)))
-            tokens += [*segment.token_ids, *segment.tree.token_ids.tolist()]
-            counts.append(segment.rows + len(segment.tree) if segment.rows else 0)
+            stretches.append(Stretch(session.cache, committed, segment.tree.parents, len(tokens), held=held))
+            nodes = segment.tree.token_ids[held:].tolist()
+            tokens += [*segment.token_ids, *nodes]
+            counts.append(min(segment.rows, committed) + len(nodes) if segment.rows else 0)
             rows += range(len(tokens) - counts[-1], len(tokens))
         tokens += [0] * (_LEAST_ROWS - len(tokens) if self.device.type == "cpu" else 0)
         pattern = PassAttention(stretches, len(tokens), self.layers, self.device)
