@@ -35,6 +35,7 @@ _SOURCE_STYLES = {
     Source.OUTPUT: "bright_black",
     Source.DATASTORE: "bright_blue",
     Source.RECYCLED: "",
+    Source.MODEL: "",
     Source.GRAMMAR: "bright_yellow",
 }
 _QUOTE_CHARS = 72

@@ -75,7 +75,10 @@ class Passage:
 
 
 class Source(IntEnum):
-    """Where a token came from. ``TARGET`` is the model itself (a bonus token); the rest are draft sources."""
+    """Where a token came from. ``TARGET`` is the model itself (a bonus token); the rest are draft sources.
+
+    ``MODEL`` is what a model was asked for: a draft model, the target's first layers, or heads on the target.
+    """
 
     TARGET = 0
     PASSAGE = 1
@@ -84,6 +87,7 @@ class Source(IntEnum):
     DATASTORE = 4
     RECYCLED = 5
     GRAMMAR = 6
+    MODEL = 7
 
     @property
     def label(self) -> str:
