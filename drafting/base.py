@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,47 @@ from groundspeed.drafting.draft_probs import DraftProbs
 from groundspeed.errors import DraftError
 from groundspeed.types import Source
 
-__all__ = ["DraftRequest", "DraftTree", "Drafter", "DrafterFactory", "RecyclingDrafter", "RunnerUps"]
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "DraftRequest",
+    "DraftTree",
+    "Drafter",
+    "DrafterFactory",
+    "RecyclingDrafter",
+    "RunnerUps",
+    "TargetView",
+]
+
+
+class TargetView(Protocol):
+    """The target model as the drafter of one request may use it, from ``begin`` to ``end``.
+
+    Nothing that is done with it changes the answer: what it writes, the next verification writes anew.
+    """
+
+    def watch(self) -> None:
+        """Keep hidden states from the next pass on.
+
+        Raises:
+            DraftError: The model does not show them.
+        """
+        ...
+
+    def hidden_states(self) -> torch.Tensor:
+        """What the output head was shown, [k, hidden_size], on the target's device.
+
+        Row i is the one that the i-th token of the last ``extend`` was chosen behind.
+
+        Raises:
+            DraftError: None were kept.
+        """
+        ...
+
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        """The output head: hidden states behind the final norm [..., hidden_size] -> logits [..., vocab]."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,12 +67,15 @@ class DraftRequest:
         vocab_size: Ids at or above this are never drafted.
         forms: int32 [at most vocab_size], which tokens are alike but for case, spaces and punctuation
             (``groundspeed.drafting.forms.token_forms``); None where that is not known.
+        target: The target model, for drafters that use its heads or its layers; None where there is none to
+            hand on: in a replay, and where the model verifies no trees.
     """
 
     prompt_ids: NDArray[np.int32]
     passages: tuple[NDArray[np.int32], ...]
     vocab_size: int
     forms: NDArray[np.int32] | None = None
+    target: TargetView | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -20,6 +20,7 @@ from groundspeed.verify.sampling import leading
 if TYPE_CHECKING:
     import torch
 
+    from groundspeed.verify.base import TargetSession
     from groundspeed.verify.engine import Engine
 
 __all__ = ["Drafts"]
@@ -48,8 +49,8 @@ class Drafts:
         self._recycling: RecyclingDrafter | None = None  # the same one, if it is of that kind
         self._beside: _Beside | None = None
 
-    def begin(self, prompt_ids: Sequence[int], passages: Sequence[Passage]) -> None:
-        """Show the drafter the prompt and the passages."""
+    def begin(self, prompt_ids: Sequence[int], passages: Sequence[Passage], session: TargetSession) -> None:
+        """Show the drafter the prompt and the passages, and hand it the target model."""
         tokenizer = self._engine.tokenizer
         try:
             texts = _draft_texts(passages)
@@ -59,6 +60,7 @@ class Drafts:
                 passages=tuple(np.array(ids, np.int32) for ids in encoded),
                 vocab_size=self._engine.target.vocab_size,
                 forms=self._engine.forms,
+                target=self._engine.target.view(session),
             )
             self._drafter = self._call(self._engine.drafter)
             self._call(self._drafter.begin, request)

@@ -154,7 +154,7 @@ class Generation:
         self._cached = session.length
         self._began = time.perf_counter()
         if self._speculates:
-            self._drafts.begin(self._prompt_ids, self._request.passages)
+            self._drafts.begin(self._prompt_ids, self._request.passages, session)
         return PrefillEvent(session.length, len(self._prompt_ids))
 
     def segment(self, tokens: int) -> Segment:

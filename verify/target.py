@@ -6,7 +6,8 @@ import inspect
 import logging
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -18,9 +19,12 @@ from groundspeed.verify.base import Capability, Segment, TargetSession
 from groundspeed.verify.cache import KeyValueCache, Layout
 from groundspeed.verify.probe import examine
 from groundspeed.verify.sessions import ChainSession, RecomputeSession
+from groundspeed.verify.view import SessionView
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+    from groundspeed.drafting.base import TargetView
 
 __all__ = ["TransformersTarget", "TreeSession", "warn_of_processors"]
 
@@ -160,6 +164,7 @@ class TransformersTarget:
 
     def _verify_packed(self, segments: Sequence[Segment]) -> list[torch.Tensor]:
         """All segments behind one another as one row of tokens."""
+        sessions: list[TreeSession] = []
         stretches: list[Stretch] = []
         tokens: list[int] = []
         rows: list[int] = []
@@ -168,6 +173,7 @@ class TransformersTarget:
             committed = len(segment.token_ids)
             session = segment.session
             assert isinstance(session, TreeSession)
+            sessions.append(session)
             stretches.append(Stretch(session.cache, committed, segment.tree.parents, len(tokens)))
             tokens += [*segment.token_ids, *segment.tree.token_ids.tolist()]
             counts.append(segment.rows + len(segment.tree) if segment.rows else 0)
@@ -175,11 +181,43 @@ class TransformersTarget:
         tokens += [0] * (_LEAST_ROWS - len(tokens) if self.device.type == "cpu" else 0)
         pattern = PassAttention(stretches, len(tokens), self.layers, self.device)
         self.windows = pattern.windows
-        logits = self._forward_pattern(tokens, rows, pattern)
-        for stretch, segment in zip(stretches, segments, strict=True):
-            stretch.cache.advance(len(segment.token_ids))
+        with self._head_inputs(any(session.shows for session in sessions)) as inputs:
+            logits = self._forward_pattern(tokens, rows, pattern)
+        for session, segment in zip(sessions, segments, strict=True):
+            session.cache.advance(len(segment.token_ids))
         self.layout.complete = True
+        if inputs:
+            hidden = inputs[-1][0]
+            hidden = hidden if len(hidden) == max(len(rows), 1) else hidden[rows]
+            for session, segment, states in zip(
+                sessions, segments, torch.split(hidden[: len(rows)], counts), strict=True
+            ):
+                session.hidden = states[-1 - len(segment.tree) :] if session.shows else None
         return list(torch.split(logits, counts))
+
+    @contextmanager
+    def _head_inputs(self, wanted: bool) -> Iterator[list[torch.Tensor]]:
+        """What this thread shows the output head meanwhile, each [1, rows, hidden_size]; nothing unasked."""
+        inputs: list[torch.Tensor] = []
+        head = self.model.get_output_embeddings() if wanted else None
+        if head is None:
+            yield inputs
+            return
+        thread = threading.get_ident()
+
+        def note(module: torch.nn.Module, given: tuple[torch.Tensor, ...]) -> None:
+            if threading.get_ident() == thread:  # another one may be using the model as well
+                inputs.append(given[0])
+
+        handle = head.register_forward_pre_hook(note)
+        try:
+            yield inputs
+        finally:
+            handle.remove()
+
+    def view(self, session: TargetSession) -> TargetView | None:
+        """What the drafter of a text may use of the model; see ``TargetModel``."""
+        return SessionView(self, session) if isinstance(session, TreeSession) else None
 
     @torch.inference_mode()
     def _forward_pattern(self, tokens: list[int], rows: list[int], pattern: PassAttention) -> torch.Tensor:
@@ -247,6 +285,9 @@ class TreeSession:
 
     Attributes:
         cache: Its keys and values.
+        shows: Whether hidden states are to be kept.
+        hidden: What the output head was shown in the last pass, [1 + n, hidden_size], behind the last
+            committed token and the n nodes; after ``commit`` without the nodes that were dropped.
     """
 
     def __init__(self, layout: Layout, capacity: int) -> None:
@@ -257,6 +298,8 @@ class TreeSession:
             capacity: Most tokens the cache will hold, draft nodes included.
         """
         self.cache = KeyValueCache(layout, capacity)
+        self.shows = False
+        self.hidden: torch.Tensor | None = None
 
     @property
     def length(self) -> int:
@@ -266,7 +309,10 @@ class TreeSession:
     def commit(self, path: Sequence[int]) -> None:
         """Keep the nodes of ``path`` and drop all others."""
         self.cache.keep(list(path))
+        if self.hidden is not None:
+            self.hidden = self.hidden[[0, *(node + 1 for node in path)]]
 
     def close(self) -> None:
         """Free the KV cache."""
         self.cache.free()
+        self.hidden = None

@@ -1,0 +1,44 @@
+"""What a drafter is handed of the target model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from groundspeed.errors import DraftError
+
+if TYPE_CHECKING:
+    from groundspeed.verify.target import TransformersTarget, TreeSession
+
+__all__ = ["SessionView"]
+
+
+class SessionView:
+    """The target as the drafter of one text may use it; see ``groundspeed.drafting.base.TargetView``."""
+
+    def __init__(self, target: TransformersTarget, session: TreeSession) -> None:
+        """Take in whose text it is."""
+        self._target = target
+        self._session = session
+
+    def watch(self) -> None:
+        """Keep hidden states from the next pass on."""
+        if self._target.model.get_output_embeddings() is None:
+            raise DraftError(
+                f"{type(self._target.model).__name__} names no output head, so its hidden states cannot be "
+                "had; draft in a way that needs none"
+            )
+        self._session.shows = True
+
+    def hidden_states(self) -> torch.Tensor:
+        """What the output head was shown, [k, hidden_size]."""
+        if self._session.hidden is None:
+            raise DraftError("no hidden states were kept; call `watch` in `begin`, and ask after a pass")
+        return self._session.hidden
+
+    @torch.inference_mode()
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Hidden states [..., hidden_size] -> logits [..., vocab]."""
+        logits: torch.Tensor = self._target.model.get_output_embeddings()(hidden)
+        return logits
