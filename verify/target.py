@@ -6,8 +6,8 @@ import inspect
 import logging
 import math
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -19,7 +19,7 @@ from groundspeed.verify.base import Capability, Segment, TargetSession
 from groundspeed.verify.cache import KeyValueCache, Layout
 from groundspeed.verify.probe import examine
 from groundspeed.verify.sessions import ChainSession, RecomputeSession
-from groundspeed.verify.view import SessionView
+from groundspeed.verify.view import SessionView, head_inputs
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -181,7 +181,9 @@ class TransformersTarget:
         tokens += [0] * (_LEAST_ROWS - len(tokens) if self.device.type == "cpu" else 0)
         pattern = PassAttention(stretches, len(tokens), self.layers, self.device)
         self.windows = pattern.windows
-        with self._head_inputs(any(session.shows for session in sessions)) as inputs:
+        shows = any(session.shows for session in sessions)
+        with ExitStack() as stack:
+            inputs = stack.enter_context(head_inputs(self.model)) if shows else []
             logits = self._forward_pattern(tokens, rows, pattern)
         for session, segment in zip(sessions, segments, strict=True):
             session.cache.advance(len(segment.token_ids))
@@ -194,26 +196,6 @@ class TransformersTarget:
             ):
                 session.hidden = states[-1 - len(segment.tree) :] if session.shows else None
         return list(torch.split(logits, counts))
-
-    @contextmanager
-    def _head_inputs(self, wanted: bool) -> Iterator[list[torch.Tensor]]:
-        """What this thread shows the output head meanwhile, each [1, rows, hidden_size]; nothing unasked."""
-        inputs: list[torch.Tensor] = []
-        head = self.model.get_output_embeddings() if wanted else None
-        if head is None:
-            yield inputs
-            return
-        thread = threading.get_ident()
-
-        def note(module: torch.nn.Module, given: tuple[torch.Tensor, ...]) -> None:
-            if threading.get_ident() == thread:  # another one may be using the model as well
-                inputs.append(given[0])
-
-        handle = head.register_forward_pre_hook(note)
-        try:
-            yield inputs
-        finally:
-            handle.remove()
 
     def view(self, session: TargetSession) -> TargetView | None:
         """What the drafter of a text may use of the model; see ``TargetModel``."""

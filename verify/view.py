@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
@@ -9,9 +12,31 @@ import torch
 from groundspeed.errors import DraftError
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from groundspeed.verify.target import TransformersTarget, TreeSession
 
-__all__ = ["SessionView"]
+__all__ = ["SessionView", "head_inputs"]
+
+
+@contextmanager
+def head_inputs(model: PreTrainedModel) -> Iterator[list[torch.Tensor]]:
+    """What this thread shows the output head meanwhile, each [batch, rows, hidden_size].
+
+    So it is known how any family goes on from its last layer, its final norm included.
+    """
+    inputs: list[torch.Tensor] = []
+    thread = threading.get_ident()
+
+    def note(module: torch.nn.Module, given: tuple[torch.Tensor, ...]) -> None:
+        if threading.get_ident() == thread:  # another one may be using the model as well
+            inputs.append(given[0])
+
+    handle = model.get_output_embeddings().register_forward_pre_hook(note)
+    try:
+        yield inputs
+    finally:
+        handle.remove()
 
 
 class SessionView:
