@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -54,6 +55,28 @@ class TargetView(Protocol):
         """The output head: hidden states behind the final norm [..., hidden_size] -> logits [..., vocab]."""
         ...
 
+    def read_ahead(
+        self, layers: int, token_ids: Sequence[int], parents: NDArray[np.int32], held: int
+    ) -> torch.Tensor:
+        """Run the first layers, the final norm and the head over a tree behind what the KV cache holds.
+
+        The layers use their own part of the request's KV cache; only the last committed token is not in it,
+        and is the first node of the tree.
+
+        Args:
+            layers: How many.
+            token_ids: n nodes, the last committed token first.
+            parents: int32 [n], -1 for the first node.
+            held: So many of the first nodes were read since the last ``extend`` by as many layers.
+
+        Returns:
+            Logits [n - held, vocab] behind the nodes that were not held.
+
+        Raises:
+            DraftError: There is no room for so many nodes.
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DraftRequest:
@@ -65,6 +88,7 @@ class DraftRequest:
             their documents. One that repeats, overlaps or continues another is joined to the better one, and
             empty at its own place.
         vocab_size: Ids at or above this are never drafted.
+        temperature: That the answer is drawn with; 0 for greedy decoding.
         forms: int32 [at most vocab_size], which tokens are alike but for case, spaces and punctuation
             (``groundspeed.drafting.forms.token_forms``); None where that is not known.
         target: The target model, for drafters that use its heads or its layers; None where there is none to
@@ -75,6 +99,7 @@ class DraftRequest:
     passages: tuple[NDArray[np.int32], ...]
     vocab_size: int
     forms: NDArray[np.int32] | None = None
+    temperature: float = 0.0
     target: TargetView | None = None
 
 

@@ -20,13 +20,17 @@ from numpy.typing import NDArray
 
 from groundspeed.drafting.base import DraftRequest, DraftTree, RunnerUps
 from groundspeed.drafting.builder import TreeBuilder
-from groundspeed.drafting.rates import AcceptanceRates, verdicts
+from groundspeed.drafting.tree import verdicts
 from groundspeed.errors import InputError
 from groundspeed.types import Source
 
 __all__ = ["LookaheadDrafter", "NgramPool"]
 
-_PRIOR = 0.4  # of a token from the pool
+_PRIOR, _DOUBT, _MEMORY = (
+    0.4,
+    8,
+    256,
+)  # rate of tokens from the pool at first, for how many, and how many last
 _WORTH, _WORTH_STEPS = 0.06, 16  # what a window guess is worth at first, and for how many steps that counts
 
 
@@ -88,8 +92,10 @@ class LookaheadDrafter:
         self._levels, self._columns = ngram - 1, window
         self._candidates = candidates
         self._pool = NgramPool(candidates)
-        self._rates = AcceptanceRates([_PRIOR] * self._levels)
+        self._rates = np.full(self._levels, _PRIOR)  # by depth, how often tokens are right
+        self._tried = np.full(self._levels, _DOUBT)
         self._worth = _WORTH
+        self._moved = 0  # tokens by which the window is ahead of the text
         self._proposed = DraftTree.empty()
         self._kinds: list[tuple[int, bool]] = []
         """Depth of each proposed node from the pool, which come first, and whether it was guessed."""
@@ -127,6 +133,7 @@ class LookaheadDrafter:
             said[0, column] = shown.top_ids[row, 0]
             self._pool.add((*self._window[:, column].tolist(), int(said[0, column])), guessed=True)
         self._window = np.vstack([self._window[1:], said])
+        self._moved = 1
 
     def extend(self, token_ids: NDArray[np.int32]) -> None:
         """Take in newly committed tokens, int32 [k]."""
@@ -137,13 +144,15 @@ class LookaheadDrafter:
             depth, guessed = self._kinds[node] if node < len(self._kinds) else (-1, True)
             brought += right and guessed
             if depth >= 0:
-                self._rates.observe(depth, right)
+                self._tried[depth] = min(self._tried[depth] + 1, _MEMORY)
+                self._rates[depth] += (right - self._rates[depth]) / self._tried[depth]
         guesses = len(self._proposed) - len(self._kinds)
         if guesses:
             self._worth += (brought / guesses - self._worth) / _WORTH_STEPS
         self._last = int(token_ids[-1])
-        # The window has moved by one token already.
-        gone = min(len(token_ids) - 1, self._columns)
+        self._proposed = DraftTree.empty()
+        gone = min(len(token_ids) - self._moved, self._columns)
+        self._moved = 0
         self._window = np.hstack([self._window[:, gone:], self._guesses(self._levels, gone)])
 
     def propose(self, budget: int) -> DraftTree:
@@ -154,7 +163,7 @@ class LookaheadDrafter:
             node: int | None = -1
             prob = 1.0
             for depth, token in enumerate(ngram):
-                prob *= float(self._rates.rates[depth])
+                prob *= float(self._rates[depth])
                 node = None if node is None else builder.add(node, token, prob)
                 self._kinds += [(depth, guessed)] * (len(builder.token_ids) - len(self._kinds))
         first: int | None = -1

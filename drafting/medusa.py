@@ -7,22 +7,23 @@ follow every token of the one before; of these paths the most probable ones make
 from __future__ import annotations
 
 import heapq
-from typing import Protocol
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from groundspeed.drafting.base import DraftRequest, DraftTree, TargetView
 from groundspeed.drafting.builder import TreeBuilder
-from groundspeed.drafting.rates import AcceptanceRates, verdicts
+from groundspeed.drafting.draft_lm import Outlook
+from groundspeed.drafting.hit_rates import ABSENT, HitRates
+from groundspeed.drafting.tree import verdicts
 from groundspeed.errors import DraftError
 from groundspeed.types import Source
 
 __all__ = ["Heads", "Medusa", "MedusaDrafter"]
 
 _TOP = 8  # tokens of each head that take part
-_EDGES = np.array([0.01, 0.03, 0.06, 0.12, 0.25, 0.4, 0.55, 0.7, 0.85, 0.95])
-_MIDDLES = np.array([0.003, 0.02, 0.045, 0.09, 0.18, 0.32, 0.47, 0.62, 0.77, 0.9, 0.98])
 
 
 class Heads(Protocol):
@@ -34,12 +35,8 @@ class Heads(Protocol):
 
     count: int
 
-    def guess(self, target: TargetView, k: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """What each head holds possible, from the last row of ``target.hidden_states``.
-
-        Returns:
-            token_ids [H, k] and their probabilities [H, k], best first.
-        """
+    def guess(self, target: TargetView, k: int) -> Outlook:
+        """What each head holds possible, by the last row of ``target.hidden_states``: H rows, k wide."""
         ...
 
 
@@ -49,7 +46,7 @@ class Medusa:
     def __init__(self, heads: Heads) -> None:
         """Draft with these heads."""
         self.heads = heads
-        self.rates = AcceptanceRates(np.tile(_MIDDLES, heads.count))
+        self.rates = [HitRates() for _ in range(heads.count)]
 
     def __call__(self) -> MedusaDrafter:
         """A drafter for one request."""
@@ -63,17 +60,17 @@ class MedusaDrafter:
     ones.
     """
 
-    def __init__(self, heads: Heads, rates: AcceptanceRates) -> None:
+    def __init__(self, heads: Heads, rates: Sequence[HitRates]) -> None:
         """Make a drafter for one request.
 
         Args:
             heads: Of the target.
-            rates: By head and probability, shared by requests.
+            rates: Of each head, shared by requests.
         """
         self._heads = heads
         self._rates = rates
         self._proposed = DraftTree.empty()
-        self._kinds: list[int] = []
+        self._cells: list[tuple[int, int]] = []  # head, and where its hits are counted, of each node
         self._target: TargetView | None = None
 
     def begin(self, request: DraftRequest) -> None:
@@ -89,35 +86,52 @@ class MedusaDrafter:
     def extend(self, token_ids: NDArray[np.int32]) -> None:
         """Learn from newly committed tokens, int32 [k]."""
         for node, right in verdicts(self._proposed, token_ids):
-            self._rates.observe(self._kinds[node], right)
+            head, cell = self._cells[node]
+            self._rates[head].learn(np.array([cell]), np.array([right]))
         self._proposed = DraftTree.empty()
 
     def propose(self, budget: int) -> DraftTree:
         """The ``budget`` most probable paths through the guesses, as nodes."""
         if self._target is None or budget <= 0:
             return DraftTree.empty()
-        token_ids, guessed = self._heads.guess(self._target, _TOP)
-        kinds = np.searchsorted(_EDGES, guessed) + len(_MIDDLES) * np.arange(len(guessed))[:, None]
-        rates = self._rates.rates[kinds]
-        order = np.argsort(-rates, axis=1, kind="stable")
-        token_ids, kinds, rates = (np.take_along_axis(x, order, 1) for x in (token_ids, kinds, rates))
+        offers = [
+            _ranked(*row) for row in zip(self._rates, *self._heads.guess(self._target, _TOP), strict=True)
+        ]
         builder = TreeBuilder(budget, Source.MODEL)
-        self._kinds = []
+        self._cells = []
         # Path probability, negative; parent and its probability; head, rank.
-        ahead = [(-float(rates[0, 0]), -1, 1.0, 0, 0)]
+        ahead = [(-offers[0][0].rate, -1, 1.0, 0, 0)]
         while ahead and builder.room:
             below, parent, above, head, rank = heapq.heappop(ahead)
-            node = builder.add(parent, int(token_ids[head, rank]), -below)
+            offer = offers[head][rank]
+            node = builder.add(parent, offer.token, -below)
             assert node is not None
-            self._kinds.append(int(kinds[head, rank]))
-            if rank + 1 < token_ids.shape[1]:
-                sibling = -above * float(rates[head, rank + 1])
-                heapq.heappush(ahead, (sibling, parent, above, head, rank + 1))
-            if head + 1 < len(token_ids):
-                heapq.heappush(ahead, (below * float(rates[head + 1, 0]), node, -below, head + 1, 0))
+            self._cells.append((head, offer.cell))
+            if rank + 1 < len(offers[head]):
+                sibling = offers[head][rank + 1]
+                heapq.heappush(ahead, (-above * sibling.rate, parent, above, head, rank + 1))
+            if head + 1 < len(offers):
+                heapq.heappush(ahead, (below * offers[head + 1][0].rate, node, -below, head + 1, 0))
         self._proposed = builder.tree()
         return self._proposed
 
     def end(self) -> None:
         """Let the target go."""
         self._target = None
+
+
+class _Offer(NamedTuple):
+    """A guess of a head: how often such ones are right, the token, and where its hits are counted."""
+
+    rate: float
+    token: int
+    cell: int
+
+
+def _ranked(rates: HitRates, token_ids: NDArray[np.int32], logprobs: NDArray[np.float32]) -> list[_Offer]:
+    """What a head holds possible, most often right first."""
+    probs = np.exp(logprobs.astype(np.float64))
+    absent = np.full(len(probs), ABSENT)
+    cells = rates.cells(probs, absent, np.arange(len(probs)))
+    found = zip(rates.rates(cells, probs, absent).tolist(), token_ids.tolist(), cells.tolist(), strict=True)
+    return sorted(map(_Offer._make, found), key=lambda offer: -offer.rate)

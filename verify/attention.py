@@ -40,10 +40,11 @@ class Stretch:
         cache: Of the text.
         prefix: Tokens of the text before it, which all rows see.
         first: Row of the first token in the pass.
-        rows: Tokens, m committed and n draft nodes.
+        held: Draft nodes of earlier passes that stand in the cache before it; not all rows see them.
+        rows: Tokens, m committed and n draft nodes without those held.
         causal: Whether each row sees all rows of the stretch before it, as without a draft.
-        paths: int32 [rows, d], by row the rows of the stretch that it sees, in order of position.
-        offsets: int32 [rows], of a row's position from the first one's.
+        paths: int32 [rows, d], by row the slots behind the prefix that it sees, in order of position.
+        offsets: int32 [rows], of a row's position from that of the prefix's end.
     """
 
     def __init__(
@@ -53,32 +54,38 @@ class Stretch:
         parents: NDArray[np.int32],
         first: int = 0,
         prefix: int | None = None,
+        held: int = 0,
     ) -> None:
         """Lay out a stretch.
 
         Args:
             cache: Of the text.
-            committed: m >= 1 committed tokens.
+            committed: m committed tokens, none where nodes are held.
             parents: int32 [n], of the draft nodes; -1 for a child of the last committed token.
             first: Row of the first token in the pass.
             prefix: Tokens before it; what the cache holds by default.
+            held: So many of the first nodes stand in the cache.
         """
         self.cache = cache
         self.prefix = cache.length if prefix is None else prefix
         self.first = first
-        self.rows = committed + len(parents)
+        self.held = held
+        slots = committed + len(parents)
+        self.rows = slots - held
         self.causal = not len(parents)
-        self.offsets = np.arange(self.rows, dtype=np.int32)
+        self._slot_offsets = np.arange(slots, dtype=np.int32)
         self.paths = np.empty((0, 0), np.int32)
-        if self.rows <= LONGEST_STEP or len(parents):
-            self.paths = np.zeros((self.rows, self.rows), np.int32)
-            trace_paths(parents, committed, self.paths, self.offsets)
+        if slots <= LONGEST_STEP or len(parents):
+            paths = np.zeros((slots, slots), np.int32)
+            trace_paths(parents, committed, paths, self._slot_offsets)
+            self.paths = paths[held:]
+        self.offsets = self._slot_offsets[held:]
         self._masks: dict[tuple[Any, ...], tuple[torch.Tensor, int]] = {}
 
     @property
     def fits_kernel(self) -> bool:
         """Whether it can be cut into pieces that the kernel takes."""
-        return self.causal or self.rows <= LONGEST_STEP
+        return self.causal or self.held + self.rows <= LONGEST_STEP
 
     def pieces(self) -> list[Stretch]:
         """It as short stretches, each of which sees those before it."""
@@ -107,13 +114,13 @@ class Stretch:
             device: Of the queries.
 
         Returns:
-            [1, 1, heads * rows, L - first + rows], and ``first``: keys before it are out of sight.
+            [1, 1, heads * rows, L - first + held + rows], and ``first``: keys before it are out of sight.
         """
         key = (heads, window, dtype, device)
         if key not in self._masks:
             prefix, rows = self.prefix, self.rows
             first = 0 if window is None else max(0, prefix - window + 1)
-            visible = torch.ones(rows, prefix - first + rows, dtype=torch.bool)
+            visible = torch.ones(rows, prefix - first + self.held + rows, dtype=torch.bool)
             block = visible[:, prefix - first :]
             offsets = torch.from_numpy(self.offsets)
             if self.causal:
@@ -123,7 +130,8 @@ class Stretch:
                 for row in range(rows):
                     block[row, torch.from_numpy(self.paths[row, : self.offsets[row] + 1])] = True
             if window is not None:
-                at = torch.cat((torch.arange(first, prefix), prefix + offsets))
+                slots = torch.from_numpy(self._slot_offsets)
+                at = torch.cat((torch.arange(first, prefix), prefix + slots))
                 visible &= at[None] > (prefix + offsets)[:, None] - window
             bias = torch.zeros(visible.shape, dtype=dtype).masked_fill_(~visible, float("-inf"))
             self._masks[key] = (bias.repeat(heads, 1)[None, None].to(device), first)
@@ -249,7 +257,7 @@ def _attend_stretch(
 ) -> torch.Tensor:
     """Store the new states and attend, by PyTorch's own operations: [1, H, rows, dk] -> [1, H, rows, dv]."""
     cache, prefix, size = stretch.cache, stretch.prefix, stretch.rows
-    cache.write(layer, key[0], value[0])
+    cache.write(layer, key[0], value[0], stretch.held)
     heads, groups = query.shape[1], key.shape[1]
     each = heads // groups
     window, scaling = scoring.window, scoring.scaling
@@ -260,7 +268,7 @@ def _attend_stretch(
         return scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling)
     mask, first = stretch.mask(each, window, query.dtype, query.device)
     query = query.reshape(1, groups, each * size, -1)
-    keys, values = cache.read(layer, first, prefix + size)
+    keys, values = cache.read(layer, first, prefix + stretch.held + size)
     if fused:
         out = scaled_dot_product_attention(query, keys[None], values[None], attn_mask=mask, scale=scaling)
     else:

@@ -62,7 +62,8 @@ KEY_CACHE = 4  # address of [groups, ROOM, KEY_SIZE, CHUNK]
 VALUE_CACHE = 5  # address of [groups, ROOM, CHUNK, VALUE_SIZE]
 FIRST_PARTIAL, CHUNKS = 6, 7  # where its partial results start, and chunks of a row
 CAUSAL = 8  # 1 where each row sees all rows before it
-SEGMENT_COLUMNS = 9
+HELD = 9  # nodes of earlier passes that stand behind the prefix
+SEGMENT_COLUMNS = 10
 
 # A task: one chunk of one text for the query heads of one key/value head.
 SEGMENT, GROUP, CHUNK_NUMBER = 0, 1, 2
@@ -130,25 +131,26 @@ def run_tasks(call, like):
             np.empty(0, np.int64),
         )
         first, rows, prefix = segment[FIRST_ROW], segment[ROWS], segment[PREFIX]
+        held = segment[HELD]
         start = chunk * CHUNK
         last = prefix < start + CHUNK  # the pass itself writes here
         causal = segment[CAUSAL] or not last
         stored = min(prefix - start, CHUNK)
-        slots = stored + rows if last else stored
+        slots = stored + held + rows if last else stored
         key_base = group * segment[ROOM] * key_size * CHUNK
         value_base = group * segment[ROOM] * value_size * CHUNK
         key_cache = view(segment[KEY_CACHE] + key_base * like.itemsize, far, like)
         value_cache = view(segment[VALUE_CACHE] + value_base * like.itemsize, far, like)
         if last:
             for row in range(rows):
-                position = prefix + row
+                place = prefix + held + row
                 at = group * call[KEY_HEAD] + (first + row) * call[KEY_ROW]
-                to = position // CHUNK * key_size * CHUNK + position % CHUNK
+                to = place // CHUNK * key_size * CHUNK + place % CHUNK
                 for d in range(key_size):
                     key_cache[to + d * CHUNK] = key[at + d]
                 at = group * call[VALUE_HEAD] + (first + row) * call[VALUE_ROW]
                 for d in range(value_size):
-                    value_cache[position * value_size + d] = value[at + d]
+                    value_cache[place * value_size + d] = value[at + d]
         load(key_cache, start * key_size, keys, (slots + CHUNK - 1) // CHUNK * CHUNK * key_size)
         if wide == value_size:
             load(value_cache, start * value_size, values, slots * value_size)

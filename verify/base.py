@@ -63,16 +63,20 @@ class Segment:
 
     Attributes:
         session: Of the text.
-        token_ids: One or more committed tokens that its cache does not hold yet, in order.
+        token_ids: Committed tokens that its cache does not hold yet, in order; one or more, none where the
+            tree goes on from an earlier pass.
         tree: n draft nodes behind them; must be what the capability allows.
         rows: How many of the last of ``token_ids`` logits are wanted behind: 1, none for a piece of a prompt
             that goes on, all to score the prompt. Those behind the nodes come with any.
+        held: So many of the first nodes went through passes since the last ``commit``: they are not taken
+            in again, and no logits come for them.
     """
 
     session: TargetSession
     token_ids: Sequence[int]
     tree: DraftTree = field(default_factory=DraftTree.empty)
     rows: int = 1
+    held: int = 0
 
 
 class TargetModel(Protocol):
@@ -136,7 +140,7 @@ class TargetModel(Protocol):
         elsewhere texts would take turns anyway, and are handed over one at a time.
 
         Returns:
-            By segment logits [rows + n, vocab], behind the last committed tokens and behind the nodes, in
-            order; [0, vocab] where ``rows`` is 0.
+            By segment logits [rows + n - held, vocab], behind the last committed tokens and behind the new
+            nodes, in order; [0, vocab] where ``rows`` is 0.
         """
         ...

@@ -110,15 +110,16 @@ class KeyValueCache:
         keys, values = self._states[layer]
         return keys.data_ptr(), values.data_ptr()
 
-    def write(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
-        """Store states [heads, rows, size] behind the committed ones."""
+    def write(self, layer: int, key: torch.Tensor, value: torch.Tensor, held: int = 0) -> None:
+        """Store states [heads, rows, size] behind the committed ones and ``held`` draft nodes."""
+        begin = self.length + held
         for states, new in zip(self._states[layer], (key, value), strict=True):
-            end = self.length + new.shape[1]
-            for chunk in range(self.length // CHUNK, chunks_of(end)):
-                start = max(self.length, chunk * CHUNK)
+            end = begin + new.shape[1]
+            for chunk in range(begin // CHUNK, chunks_of(end)):
+                start = max(begin, chunk * CHUNK)
                 stop = min(end, (chunk + 1) * CHUNK)
                 states[:, chunk, start - chunk * CHUNK : stop - chunk * CHUNK] = new[
-                    :, start - self.length : stop - self.length
+                    :, start - begin : stop - begin
                 ]
 
     def read(self, layer: int, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -6,14 +6,16 @@ import ctypes
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from groundspeed.drafting.base import Drafter, DraftRequest, DraftTree, RecyclingDrafter, RunnerUps
+from groundspeed.drafting.worth import Price, Worth
 from groundspeed.errors import DraftError
-from groundspeed.types import Passage
+from groundspeed.types import GenerationRequest, Passage
 from groundspeed.verify.grounding import stretches
 from groundspeed.verify.sampling import leading
 
@@ -35,7 +37,8 @@ class Drafts:
     """Asks the drafter of a request, which only ever costs time: once it fails, no drafts come any more.
 
     Our own drafters are called directly. Those of others might never return, so they are called on a thread
-    of their own, and given up when a call takes more than a second.
+    of their own, and given up when a call takes more than a second. One that takes more time than it saves is
+    left alone for a while.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -48,18 +51,22 @@ class Drafts:
         self._drafter: Drafter | None = None
         self._recycling: RecyclingDrafter | None = None  # the same one, if it is of that kind
         self._beside: _Beside | None = None
+        self._worth = Worth(trusted=any(engine.draft_verdicts) or not engine.draft_verdicts)
+        self._spent = 0.0  # seconds since the last judgement
+        self._asked = False
 
-    def begin(self, prompt_ids: Sequence[int], passages: Sequence[Passage], session: TargetSession) -> None:
-        """Show the drafter the prompt and the passages, and hand it the target model."""
+    def begin(self, prompt_ids: Sequence[int], asked: GenerationRequest, session: TargetSession) -> None:
+        """Show the drafter the request, and hand it the target model."""
         tokenizer = self._engine.tokenizer
         try:
-            texts = _draft_texts(passages)
+            texts = _draft_texts(asked.passages)
             encoded = tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
             request = DraftRequest(
                 prompt_ids=np.array(prompt_ids, np.int32),
                 passages=tuple(np.array(ids, np.int32) for ids in encoded),
                 vocab_size=self._engine.target.vocab_size,
                 forms=self._engine.forms,
+                temperature=asked.temperature,
                 target=self._engine.target.view(session),
             )
             self._drafter = self._call(self._engine.drafter)
@@ -92,7 +99,8 @@ class Drafts:
 
     def propose(self, budget: int) -> DraftTree:
         """What it drafts, of at most ``budget`` nodes; none without a drafter."""
-        if self._drafter is None:
+        self._asked = self._drafter is not None and self._worth.wanted()
+        if self._drafter is None or not self._asked:
             return DraftTree.empty()
         try:
             tree = self._call(self._drafter.propose, budget)
@@ -106,8 +114,22 @@ class Drafts:
             return DraftTree.empty()
         return tree
 
+    def judge(self, drafted: int, accepted: int, price: Price) -> None:
+        """Take in what came of the last proposal.
+
+        Args:
+            drafted: Its nodes that were verified.
+            accepted: Those that were accepted.
+            price: Of the pass.
+        """
+        if self._asked:
+            self._worth.judge(accepted * price.token, self._spent + drafted * price.node)
+            self._asked, self._spent = False, 0.0
+
     def end(self) -> None:
         """Let the drafter go."""
+        if self._worth.verdict is not None:
+            self._engine.draft_verdicts.append(self._worth.verdict)
         drafter, self._drafter, self._recycling = self._drafter, None, None
         try:
             if drafter is not None:
@@ -121,11 +143,15 @@ class Drafts:
 
     def _call(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call the drafter, or what makes it."""
-        if _is_ours(function):
-            return function(*args)
-        if self._beside is None:
-            self._beside = _Beside()
-        return self._beside.call(function, *args)
+        start = time.perf_counter()
+        try:
+            if _is_ours(function):
+                return function(*args)
+            if self._beside is None:
+                self._beside = _Beside()
+            return self._beside.call(function, *args)
+        finally:
+            self._spent += time.perf_counter() - start
 
     def _drop(self, doing: str) -> None:
         logger.warning("the drafter failed in %s; the request goes on without drafts", doing, exc_info=True)

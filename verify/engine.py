@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
@@ -17,8 +18,9 @@ from numpy.typing import NDArray
 from groundspeed.drafting.base import DrafterFactory
 from groundspeed.drafting.blend import Blend, warm_up
 from groundspeed.drafting.budget import BatchCost, CostModel
-from groundspeed.drafting.calibration import Calibration
+from groundspeed.drafting.draft_model import DraftModel
 from groundspeed.drafting.forms import token_forms
+from groundspeed.drafting.together import Together
 from groundspeed.errors import ContextLengthError, InputError
 from groundspeed.types import Event, GenerationRequest, GenerationResult, ProgressCallback
 from groundspeed.verify import sampling
@@ -26,6 +28,7 @@ from groundspeed.verify.cost import measure_cost
 from groundspeed.verify.generation import Generation
 from groundspeed.verify.grammar import Grammars, check_grammar
 from groundspeed.verify.logprobs import check_logprobs
+from groundspeed.verify.make_drafter import make_drafter
 from groundspeed.verify.memory import spare_bytes
 from groundspeed.verify.processors import check_sampling
 from groundspeed.verify.scheduler import Scheduler, Ticket
@@ -43,6 +46,8 @@ __all__ = ["Engine"]
 
 logger = logging.getLogger(__name__)
 
+_VERDICTS = 4
+
 
 class Engine:
     """Generates text with a target model, drafting from each request's passages, prompt and output.
@@ -54,6 +59,8 @@ class Engine:
         cost: The cost of a verification pass of one request, which decides how much is drafted; every step
             refines it.
         scheduler: Runs the requests side by side.
+        draft_verdicts: Whether drafting paid for the last few requests; where it paid for none of them, the
+            next one begins without.
     """
 
     def __init__(
@@ -84,7 +91,8 @@ class Engine:
         self.model_name = model_name
         self.drafter = Blend() if drafter is None else drafter
         self.cost = measure_cost(target) if cost is None else cost
-        if isinstance(self.drafter, Blend):
+        self.draft_verdicts: deque[bool] = deque(maxlen=_VERDICTS)
+        if isinstance(self.drafter, Blend | DraftModel | Together):
             self.drafter.warm_up()  # now, and not within the first answer
             _ = self.forms
         self.scheduler = Scheduler(
@@ -127,6 +135,8 @@ class Engine:
         dtype: str = "auto",
         drafter: DrafterFactory | None = None,
         datastore: str | Path | None = None,
+        draft_model: str | None = None,
+        bridge_tokenizers: bool = False,
         most_active: int = 16,
         cache_bytes: int | None = None,
         on_progress: ProgressCallback | None = None,
@@ -140,33 +150,46 @@ class Engine:
             drafter: Makes the drafter of a request; by default ``Blend()``.
             datastore: Folder of a token datastore that the default drafter draws on; a calibration saved in
                 it as ``calibration.npz`` is gone on from.
+            draft_model: A smaller model with the same tokens, that drafts where text does not: hub id, folder
+                or GGUF file. It grows what the default drafter proposes.
+            bridge_tokenizers: Let a draft model of other tokens draft by way of text.
             most_active: Requests that take part in a pass, at most.
             cache_bytes: Memory for KV caches; half of what is free by default.
             on_progress: Told about the work done, in stages.
 
         Raises:
-            InputError: A datastore and a drafter of your own.
+            InputError: A datastore or a draft model, and a drafter of your own; or a draft model of other
+                tokens.
             StoreError: The datastore is missing, damaged or of another tokenizer.
             MissingDependencyError: The default model is not installed; the message holds the command.
             ModelError: The model cannot be loaded.
         """
-        from groundspeed.verify.loading import load_model, load_tokenizer
+        from groundspeed.verify.loading import load_model
         from groundspeed.verify.packing import pack_linears
 
-        if datastore is not None and drafter is not None:
-            raise InputError(
-                "a datastore and a drafter were given; give the datastore to the drafter that you make"
-            )
+        for given, what in ((datastore, "datastore"), (draft_model, "draft model")):
+            if given is not None and drafter is not None:
+                raise InputError(
+                    f"a {what} and a drafter were given; give the {what} to the drafter that you make"
+                )
 
-        if datastore is not None:  # first, as one of another tokenizer should not be told after minutes
-            drafter = _stored_blend(Path(datastore), load_tokenizer(name, on_progress))
+        if drafter is None:
+            drafter = make_drafter(
+                name,
+                datastore=None if datastore is None else Path(datastore),
+                draft_model=draft_model,
+                bridge_tokenizers=bridge_tokenizers,
+                device=device,
+                dtype=dtype,
+                on_progress=on_progress,
+            )
 
         def report(done: int) -> None:
             if on_progress:
                 on_progress("Trying the model", done, 2)
 
         with ThreadPoolExecutor(1) as beside:
-            if drafter is None or isinstance(drafter, Blend):
+            if isinstance(drafter, Blend | DraftModel | Together):
                 # Its first run compiles for seconds, and loading mostly waits for the disk.
                 beside.submit(warm_up)
             beside.submit(sampling.warm_up)
@@ -342,12 +365,3 @@ def _result_of(stream: EventStream) -> GenerationResult:
         if isinstance(event, GenerationResult):
             return event
     raise AssertionError("a stream ends with its result")
-
-
-def _stored_blend(folder: Path, tokenizer: PreTrainedTokenizerBase) -> Blend:
-    from groundspeed.datastores.fingerprint import TokenizerFingerprint
-    from groundspeed.datastores.tokens import TokenDatastore
-
-    datastore = TokenDatastore.open(folder, TokenizerFingerprint.of(tokenizer))
-    kept = folder / "calibration.npz"
-    return Blend(datastore, calibration=Calibration.load(kept) if kept.exists() else None)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from groundspeed.drafting.base import DraftTree
 from groundspeed.drafting.tree import leading_chain, shallow
+from groundspeed.drafting.worth import Price
 from groundspeed.types import (
     FinishReason,
     GenerationRequest,
@@ -22,6 +23,7 @@ from groundspeed.types import (
     TokenLogprob,
 )
 from groundspeed.verify.acceptance import accept
+from groundspeed.verify.attention_kernel import LONGEST_STEP
 from groundspeed.verify.base import Segment
 from groundspeed.verify.cache import whole_chunks
 from groundspeed.verify.drafts import Drafts
@@ -100,7 +102,8 @@ class Generation:
     @property
     def capacity(self) -> int:
         """Tokens that the KV cache has room for."""
-        return whole_chunks(len(self._prompt_ids) + self._limit + self._engine.cost.max_nodes + 1)
+        nodes = max(self._engine.cost.max_nodes, LONGEST_STEP)  # what drafters read ahead is of no other size
+        return whole_chunks(len(self._prompt_ids) + self._limit + nodes + 1)
 
     @property
     def prompt_ids(self) -> Sequence[int]:
@@ -154,7 +157,7 @@ class Generation:
         self._cached = session.length
         self._began = time.perf_counter()
         if self._speculates:
-            self._drafts.begin(self._prompt_ids, self._request.passages, session)
+            self._drafts.begin(self._prompt_ids, self._request, session)
         return PrefillEvent(session.length, len(self._prompt_ids))
 
     def segment(self, tokens: int) -> Segment:
@@ -172,7 +175,7 @@ class Generation:
         return Segment(self.session, self._ids[-1:], tree)
 
     def take(
-        self, segment: Segment, logits: torch.Tensor, draft_s: float, forward_s: float
+        self, segment: Segment, logits: torch.Tensor, draft_s: float, forward_s: float, price: Price
     ) -> Iterator[PrefillEvent | StepEvent]:
         """Take in the outcome of a pass.
 
@@ -181,6 +184,7 @@ class Generation:
             logits: [rows + n, vocab], see ``TargetModel.verify``.
             draft_s: Seconds that the proposal took.
             forward_s: Seconds of the pass.
+            price: What drafting is measured by in it.
         """
         if self._prompt_logprobs is not None:
             self._score(self._prompt_logprobs, logits[: segment.rows])
@@ -203,6 +207,8 @@ class Generation:
         self.session.commit(path)
         self._drafts.recycle(segment.token_ids[-1], tree, logits)
         self._drafts.extend(token_ids)
+        grammar = tree.source == Source.GRAMMAR
+        self._drafts.judge(len(tree) - int(grammar.sum()), len(path) - int(grammar[path].sum()), price)
         if first:
             self._prefilled = time.perf_counter()
             yield PrefillEvent(len(self._prompt_ids), len(self._prompt_ids))

@@ -6,16 +6,15 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from groundspeed.errors import DraftError, InputError, ModelError
-from groundspeed.verify.sampling import leading
+from groundspeed.verify.draft_lm import outlook_of
 
 if TYPE_CHECKING:
     from groundspeed.drafting.base import TargetView
+    from groundspeed.drafting.draft_lm import Outlook
 
 __all__ = ["MedusaHeads"]
 
@@ -68,8 +67,8 @@ class MedusaHeads(nn.Module):
         return torch.stack([head(hidden) for head in self.children()])
 
     @torch.inference_mode()
-    def guess(self, target: TargetView, k: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """The k most probable tokens of each head and their probabilities, [count, k]."""
+    def guess(self, target: TargetView, k: int) -> Outlook:
+        """The k most probable tokens of each head, by the last row of the hidden states."""
         hidden = target.hidden_states()[-1]
         if hidden.shape[0] != self.width:
             raise DraftError(
@@ -80,11 +79,7 @@ class MedusaHeads(nn.Module):
         if (parameter.dtype, parameter.device) != (hidden.dtype, hidden.device):
             self.to(hidden)
         logits = self(hidden)
-        logits = (target.head(logits) if self.vocab_size is None else logits).float()
-        token_ids = leading(logits, k)
-        chosen = logits.gather(1, torch.from_numpy(token_ids).to(logits.device, torch.long))
-        probs: NDArray[np.float32] = (chosen - logits.logsumexp(1, keepdim=True)).exp().cpu().numpy()
-        return token_ids, probs
+        return outlook_of(target.head(logits) if self.vocab_size is None else logits, k)
 
     def save(self, folder: Path) -> None:
         """Write heads to a folder, which is made if it is missing."""

@@ -14,7 +14,7 @@ def trace_paths(parents, committed, paths, offsets):
 
     Args:
         parents: int32 [n], of the draft nodes; -1 for a child of the last committed token.
-        committed: m >= 1 tokens before the nodes.
+        committed: m tokens before the nodes.
         paths: int32 [m + n, m + n], filled: by row the rows that it sees, in order of position, itself last.
         offsets: int32 [m + n], filled: of a row's position from the first one's.
     """

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from groundspeed.drafting.budget import BatchCost, share_budget
+from groundspeed.drafting.worth import Price
 from groundspeed.errors import GroundspeedError
 from groundspeed.types import Event
 from groundspeed.verify.cache import whole_chunks
@@ -100,6 +101,7 @@ class Scheduler:
         self._cost = cost
         self._most_active = most_active
         self._reading = 0.0  # seconds that a token of a prompt adds to a pass
+        self._price = Price(0.0, 0.0)  # of drafts, in the pass at hand
         self.cache_tokens = cache_bytes // max(target.bytes_per_token, 1)
         self._waiting: deque[Ticket] = deque()
         self._active: list[Ticket] = []
@@ -169,7 +171,8 @@ class Scheduler:
             try:
                 if isinstance(outcome, Exception):
                     raise outcome
-                for event in ticket.generation.take(segment, outcome, drafted - begun, seconds):
+                taken = ticket.generation.take(segment, outcome, drafted - begun, seconds, self._price)
+                for event in taken:
                     ticket.deliver(event)
                 if ticket.generation.finished:
                     self._leave(ticket, ticket.generation.result())
@@ -190,6 +193,8 @@ class Scheduler:
             context = sum(ticket.generation.session.length for ticket in writing) // len(writing)
             seconds = self._cost.of(len(writing)).seconds(context) + self._reading * (most - room)
             trees = share_budget(trees, seconds / seconds[0])
+            nodes = sum(map(len, trees))
+            self._price = Price(seconds[0] / len(writing), (seconds[nodes] - seconds[0]) / max(nodes, 1))
         steps = zip(writing, trees, strict=True)
         return {ticket: ticket.generation.step(tree) for ticket, tree in steps} | pieces
 

@@ -35,7 +35,7 @@ class ChainSession:
         self._pending = 0
         self.length = 0
 
-    def verify(self, token_ids: Sequence[int], tree: DraftTree, rows: int = 1) -> torch.Tensor:
+    def verify(self, token_ids: Sequence[int], tree: DraftTree, rows: int = 1, held: int = 0) -> torch.Tensor:
         """Take in committed tokens with a chain behind them; see ``TargetModel``.
 
         Raises:
@@ -45,13 +45,15 @@ class ChainSession:
             raise ModelError(
                 f"this model verifies {'single paths' if self._rewind else 'no drafts'}, not a tree"
             )
-        self._forget(0)
+        if not held:
+            self._forget(0)
         if len(tree) and not self._recording:
             # Only once the prompt is in: layers of bounded size keep everything from here on.
             self._cache.activate_past_recording()
             self._recording = True
-        tokens = [*token_ids, *tree.token_ids.tolist()]
-        logits = self._target.forward(tokens, max(rows, 1) + len(tree), self._cache, past=self.length)
+        tokens = [*token_ids, *tree.token_ids[held:].tolist()]
+        wanted = min(max(rows, 1), len(token_ids)) + len(tree) - held
+        logits = self._target.forward(tokens, wanted, self._cache, past=self.length + held)
         self.length += len(token_ids)
         self._pending = len(tree)
         return logits if rows else logits[:0]
@@ -84,7 +86,7 @@ class RecomputeSession:
         """Committed tokens."""
         return len(self._text)
 
-    def verify(self, token_ids: Sequence[int], tree: DraftTree, rows: int = 1) -> torch.Tensor:
+    def verify(self, token_ids: Sequence[int], tree: DraftTree, rows: int = 1, held: int = 0) -> torch.Tensor:
         """Take in committed tokens and compute the whole text anew; see ``TargetModel``.
 
         Raises:

@@ -59,7 +59,7 @@ class StepAttention:
             self._paths[own, : stretch.paths.shape[1]] = stretch.paths[:, :depth]
             row[kernels.FIRST_ROW], row[kernels.ROWS] = stretch.first, stretch.rows
             row[kernels.PREFIX], row[kernels.ROOM] = stretch.prefix, stretch.cache.chunks
-            row[kernels.CAUSAL] = stretch.causal
+            row[kernels.CAUSAL], row[kernels.HELD] = stretch.causal, stretch.held
             row[kernels.CHUNKS] = self._positions[own].max() // CHUNK + 1
         per_head = table[:, kernels.ROWS] * table[:, kernels.CHUNKS]
         self._partials_per_head = int(per_head.sum())

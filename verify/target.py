@@ -11,7 +11,9 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from groundspeed.errors import ModelError
 from groundspeed.verify.attention import IMPLEMENTATION, PassAttention, Stretch, register
@@ -19,6 +21,7 @@ from groundspeed.verify.base import Capability, Segment, TargetSession
 from groundspeed.verify.cache import KeyValueCache, Layout
 from groundspeed.verify.probe import examine
 from groundspeed.verify.sessions import ChainSession, RecomputeSession
+from groundspeed.verify.shallow import shallow_twin
 from groundspeed.verify.view import SessionView, head_inputs
 
 if TYPE_CHECKING:
@@ -103,6 +106,7 @@ class TransformersTarget:
         self._lock = _LOCKS.setdefault(model, threading.Lock())
         self.layout = Layout({})
         self.windows: dict[int, int | None] = {}
+        self._twins: dict[int, PreTrainedModel] = {}
         self.capability: Capability = examine(self)
 
     @property
@@ -159,7 +163,7 @@ class TransformersTarget:
         for segment in segments:
             session = segment.session
             assert isinstance(session, ChainSession | RecomputeSession)
-            logits.append(session.verify(segment.token_ids, segment.tree, segment.rows))
+            logits.append(session.verify(segment.token_ids, segment.tree, segment.rows, segment.held))
         return logits
 
     def _verify_packed(self, segments: Sequence[Segment]) -> list[torch.Tensor]:
@@ -170,13 +174,14 @@ class TransformersTarget:
         rows: list[int] = []
         counts = []
         for segment in segments:
-            committed = len(segment.token_ids)
+            committed, held = len(segment.token_ids), segment.held
             session = segment.session
             assert isinstance(session, TreeSession)
             sessions.append(session)
-            stretches.append(Stretch(session.cache, committed, segment.tree.parents, len(tokens)))
-            tokens += [*segment.token_ids, *segment.tree.token_ids.tolist()]
-            counts.append(segment.rows + len(segment.tree) if segment.rows else 0)
+            stretches.append(Stretch(session.cache, committed, segment.tree.parents, len(tokens), held=held))
+            nodes = segment.tree.token_ids[held:].tolist()
+            tokens += [*segment.token_ids, *nodes]
+            counts.append(min(segment.rows, committed) + len(nodes) if segment.rows else 0)
             rows += range(len(tokens) - counts[-1], len(tokens))
         tokens += [0] * (_LEAST_ROWS - len(tokens) if self.device.type == "cpu" else 0)
         pattern = PassAttention(stretches, len(tokens), self.layers, self.device)
@@ -194,16 +199,39 @@ class TransformersTarget:
             for session, segment, states in zip(
                 sessions, segments, torch.split(hidden[: len(rows)], counts), strict=True
             ):
-                session.hidden = states[-1 - len(segment.tree) :] if session.shows else None
+                session.hidden = states[segment.rows - 1 :] if session.shows else None
         return list(torch.split(logits, counts))
 
     def view(self, session: TargetSession) -> TargetView | None:
         """What the drafter of a text may use of the model; see ``TargetModel``."""
         return SessionView(self, session) if isinstance(session, TreeSession) else None
 
+    def read_ahead(
+        self,
+        session: TreeSession,
+        layers: int,
+        token_ids: Sequence[int],
+        parents: NDArray[np.int32],
+        held: int = 0,
+    ) -> torch.Tensor:
+        """Run the first layers over a tree behind a text; see ``groundspeed.drafting.base.TargetView``.
+
+        What they write to the KV cache, the next pass writes anew.
+        """
+        if layers not in self._twins:
+            self._twins[layers] = shallow_twin(self.model, layers)
+        tokens = list(token_ids[held:])
+        rows = list(range(len(tokens)))
+        tokens += [0] * (_LEAST_ROWS - len(tokens) if self.device.type == "cpu" else 0)
+        stretch = Stretch(session.cache, 0, parents, held=held)
+        pattern = PassAttention([stretch], len(tokens), layers, self.device)
+        return self._forward_pattern(tokens, rows, pattern, self._twins[layers])
+
     @torch.inference_mode()
-    def _forward_pattern(self, tokens: list[int], rows: list[int], pattern: PassAttention) -> torch.Tensor:
-        """Run the model over a packed pass; the logits of some rows, [len(rows), vocab]."""
+    def _forward_pattern(
+        self, tokens: list[int], rows: list[int], pattern: PassAttention, model: PreTrainedModel | None = None
+    ) -> torch.Tensor:
+        """Run the model, or a twin of it, over a packed pass; logits of some rows, [len(rows), vocab]."""
         # A last row is always asked for: no row at all is more than some models can take.
         wanted = torch.tensor(rows or [len(tokens) - 1], device=self.device)
         inputs = {
@@ -217,7 +245,7 @@ class TransformersTarget:
             self.config._attn_implementation = IMPLEMENTATION
             try:
                 with pattern.active():
-                    logits = self._logits(inputs, wanted)
+                    logits = self._logits(inputs, wanted, model)
             finally:
                 self.config._attn_implementation = before
         if logits.shape[0] != len(wanted):
@@ -254,11 +282,13 @@ class TransformersTarget:
             )
             return self._logits(inputs, rows)[-rows:]
 
-    def _logits(self, inputs: dict[str, Any], rows: int | torch.Tensor) -> torch.Tensor:
+    def _logits(
+        self, inputs: dict[str, Any], rows: int | torch.Tensor, model: PreTrainedModel | None = None
+    ) -> torch.Tensor:
         """Hand the model what it takes; logits of the last ``rows`` tokens or of those, or of all."""
         inputs["logits_to_keep"] = rows
         taken = {name: value for name, value in inputs.items() if name in self._parameters}
-        logits: torch.Tensor = self.model(**taken).logits
+        logits: torch.Tensor = (model or self.model)(**taken).logits
         return logits[0]
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from groundspeed.errors import DraftError
+from groundspeed.verify.cache import CHUNK
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -67,3 +70,13 @@ class SessionView:
         """Hidden states [..., hidden_size] -> logits [..., vocab]."""
         logits: torch.Tensor = self._target.model.get_output_embeddings()(hidden)
         return logits
+
+    def read_ahead(
+        self, layers: int, token_ids: Sequence[int], parents: NDArray[np.int32], held: int
+    ) -> torch.Tensor:
+        """Run the first layers over a tree whose first node is the last committed token."""
+        cache = self._session.cache
+        room = cache.chunks * CHUNK - cache.length
+        if len(token_ids) > room:
+            raise DraftError(f"{len(token_ids)} nodes were to be read and the KV cache has room for {room}")
+        return self._target.read_ahead(self._session, layers, token_ids, parents, held)

@@ -38,6 +38,8 @@ def ask(
     datastore: options.Datastore = None,
     learn: options.Learn = None,
     model: options.Model = None,
+    draft_model: options.DraftModel = None,
+    bridge_tokenizers: options.BridgeTokenizers = False,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
     max_tokens: options.MaxTokens = 256,
@@ -56,7 +58,7 @@ def ask(
 
     _check_learning(learn, datastore)
     retriever = Retriever.open(store, embedding_model)
-    engine = load_engine(model, device, dtype, datastore)
+    engine = load_engine(model, device, dtype, datastore, draft_model, bridge_tokenizers)
     events = RagPipeline(engine, retriever).stream(
         question,
         k=passages,
@@ -83,6 +85,8 @@ def generate(
     datastore: options.Datastore = None,
     learn: options.Learn = None,
     model: options.Model = None,
+    draft_model: options.DraftModel = None,
+    bridge_tokenizers: options.BridgeTokenizers = False,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
     max_tokens: options.MaxTokens = 256,
@@ -107,7 +111,7 @@ def generate(
     passages = tuple(Passage(str(path), _read_text(path)) for path in document or ())
     _check_learning(learn, datastore)
     grammar = None if json_schema is None else Grammar.json_schema(_read_text(json_schema))
-    engine = load_engine(model, device, dtype, datastore)
+    engine = load_engine(model, device, dtype, datastore, draft_model, bridge_tokenizers)
     request = GenerationRequest(
         prompt=prompt,
         passages=passages,

@@ -49,6 +49,8 @@ def speed(
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Measured rounds.")] = 3,
     model: options.Model = None,
+    draft_model: options.DraftModel = None,
+    bridge_tokenizers: options.BridgeTokenizers = False,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
     max_tokens: options.MaxTokens = 96,
@@ -65,7 +67,7 @@ def speed(
             f"no prompt has {min_prompt_tokens} tokens or more and {max_prompt_tokens} or fewer; swap them"
         )
     check_peers(method or PEERS)
-    engine = load_engine(model, device, dtype)
+    engine = load_engine(model, device, dtype, draft_model=draft_model, bridge_tokenizers=bridge_tokenizers)
     chosen = read_prompts(files, engine.tokenizer, prompts or 20, lengths, at_most=prompts is None)
     with progress_bars() as report:
         reference = load_model(model, device, dtype, report).model

@@ -60,12 +60,35 @@ Learn: TypeAlias = Annotated[
 ]
 
 
-def load_engine(model: str | None, device: str, dtype: str, datastore: Path | None = None) -> Engine:
+DraftModel: TypeAlias = Annotated[
+    str | None,
+    typer.Option(help="Smaller model with the same tokens that drafts as well: hub id, folder or GGUF file."),
+]
+BridgeTokenizers: TypeAlias = Annotated[
+    bool,
+    typer.Option("--bridge-tokenizers", help="Let a draft model with other tokens draft as text."),
+]
+
+
+def load_engine(
+    model: str | None,
+    device: str,
+    dtype: str,
+    datastore: Path | None = None,
+    draft_model: str | None = None,
+    bridge_tokenizers: bool = False,
+) -> Engine:
     """Load the target model behind a progress bar."""
     from groundspeed.verify.engine import Engine
 
     quiet_libraries()
     with progress_bars() as report:
         return Engine.from_pretrained(
-            model, device=device, dtype=dtype, datastore=datastore, on_progress=report
+            model,
+            device=device,
+            dtype=dtype,
+            datastore=datastore,
+            draft_model=draft_model,
+            bridge_tokenizers=bridge_tokenizers,
+            on_progress=report,
         )

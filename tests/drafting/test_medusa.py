@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from groundspeed.drafting.base import DraftRequest
+from groundspeed.drafting.draft_lm import Outlook
+from groundspeed.drafting.hit_rates import ABSENT
 from groundspeed.drafting.medusa import Medusa, MedusaDrafter
 from groundspeed.drafting.tree import paths
 from groundspeed.errors import DraftError
@@ -18,10 +20,12 @@ class FakeHeads:
 
     count = 3
     token_ids = np.array([[5, 3, 8, 1], [3, 5, 0, 2], [9, 8, 7, 6]], np.int32)
-    probs = np.array([[0.6, 0.2, 0.1, 0.05], [0.5, 0.3, 0.02, 0.004], [0.9, 0.05, 0.04, 0.001]], np.float32)
+    probs = np.array(
+        [[0.6, 0.22, 0.11, 0.06], [0.52, 0.3, 0.03, 0.004], [0.91, 0.06, 0.04, 0.001]], np.float32
+    )
 
     def guess(self, target, k):
-        return self.token_ids, self.probs
+        return Outlook(self.token_ids, np.log(self.probs))
 
 
 class FakeTarget:
@@ -38,16 +42,25 @@ def begun(shared):
 @pytest.mark.parametrize("budget", [0, 1, 2, 7, 20, 84, 200])
 def test_the_tree_holds_the_most_probable_paths(budget):
     shared = Medusa(FakeHeads())
-    shared.rates.rates[:] = np.random.default_rng(3).uniform(0.05, 0.95, len(shared.rates.rates))
+    rng = np.random.default_rng(3)
+    for rate, probs in zip(shared.rates, FakeHeads.probs, strict=True):
+        cells = rate.cells(probs.astype(float), np.full(4, ABSENT), np.arange(4))
+        for cell in cells:
+            hits = rng.integers(0, 2, 100).astype(bool)
+            rate.learn(np.full(100, cell), hits & (rng.random() > hits.mean() / 2))
     tree = begun(shared).propose(budget)
     tree.validate(10)
-    edges = np.array([0.01, 0.03, 0.06, 0.12, 0.25, 0.4, 0.55, 0.7, 0.85, 0.95])
     rate = [
-        {
-            int(token): shared.rates.rates[11 * head + np.searchsorted(edges, prob)]
-            for token, prob in zip(FakeHeads.token_ids[head], FakeHeads.probs[head], strict=True)
-        }
-        for head in range(3)
+        dict(
+            zip(
+                FakeHeads.token_ids[head].tolist(),
+                counted.rates(
+                    counted.cells(probs, np.full(4, ABSENT), np.arange(4)), probs, np.full(4, ABSENT)
+                ),
+                strict=True,
+            )
+        )
+        for head, (counted, probs) in enumerate(zip(shared.rates, FakeHeads.probs.astype(float), strict=True))
     ]
     every = {
         text: float(np.prod([rate[head][token] for head, token in enumerate(text)]))

@@ -12,7 +12,7 @@ from groundspeed.types import GenerationRequest, GenerationResult
 from helpers.engines import engine_for
 from helpers.families import VOCABULARY
 
-NEW = 40
+NEW = 24
 REQUESTS = [
     GenerationRequest(tuple(np.random.default_rng(length).integers(3, VOCABULARY, length).tolist()), **how)
     for length, how in (

@@ -11,6 +11,7 @@ from helpers.engines import engine_for
 from helpers.families import OTHER_FAMILIES, TREE_FAMILIES, VOCABULARY, tiny_model
 from safetensors.torch import save_file
 
+from groundspeed.drafting.draft_lm import Outlook
 from groundspeed.drafting.medusa import Medusa
 from groundspeed.errors import InputError, ModelError
 from groundspeed.types import GenerationRequest
@@ -42,7 +43,7 @@ class Watching:
         states = target.hidden_states()
         self.seen.append((states.clone(), target.head(states).clone()))
         self.said += len(states)
-        return np.array([[self.answer[self.said]]], np.int32), np.full((1, 1), 0.5, np.float32)
+        return Outlook(np.array([[self.answer[self.said]]], np.int32), np.full((1, 1), -0.7, np.float32))
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "opt", "gpt_neox"])
