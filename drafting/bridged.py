@@ -127,7 +127,7 @@ class BridgedDrafter:
         nodes = self._shared.bridge.to_draft_ids(end)
         length = self._read + len(self._unread) + len(nodes) + self._shared.depth
         limit = self._shared.lm.context_length
-        if (limit and length > limit) or not (nodes or self._unread):
+        if (limit and length > limit) or not (self._read or self._unread):
             return DraftTree.empty()
         added = self._added(self._text, nodes)
         self._drafted = self._ours(end, nodes, added)[:budget]

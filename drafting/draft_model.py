@@ -18,11 +18,12 @@ from groundspeed.drafting.base import (
 )
 from groundspeed.drafting.blend import Blend
 from groundspeed.drafting.draft_lm import DraftLM, DraftText, Outlook
+from groundspeed.drafting.draft_probs import Draws
 from groundspeed.drafting.hit_rates import ABSENT, HitRates
 from groundspeed.drafting.none import NoDrafter
 from groundspeed.drafting.sprout import Offers, Sprout
 from groundspeed.drafting.tree import leading_chain
-from groundspeed.drafting.worth import Pace, Worth
+from groundspeed.drafting.worth import Pace, Trust
 from groundspeed.errors import InputError
 
 __all__ = ["DraftModel", "DraftModelDrafter"]
@@ -37,6 +38,9 @@ _SUPPORT = 64
 """Tokens that draws are from, the most probable ones: what is behind them is next to nothing."""
 
 _OFFERED = 8  # tokens behind each node that take part without draws
+
+_FIRST_DRAW, _NEXT_DRAW = 0.6, 0.4
+"""How often a draw is accepted, at a first guess: a matter of its place, and not of how probable it was."""
 
 
 class DraftModel:
@@ -81,6 +85,7 @@ class DraftModel:
         self.draws = draws
         self.pace = Pace() if adapts else None
         self.rates = {kind: HitRates() for kind in ("greedy", "sampled", "drawn")}
+        self.trust = Trust()
         self._lock = threading.Lock()
         self._pass_seconds = self._mass = 0.0
 
@@ -129,7 +134,8 @@ class DraftModelDrafter:
         self._text: DraftText | None = None
         self._sprout: Sprout | None = None
         self._mark: tuple[float, int] | None = None
-        self._worth = Worth()
+        self._worth = shared.trust.worth()
+        self._seconds: float | None = None  # that the model took for the last draft, where that is judged
 
     def begin(self, request: DraftRequest) -> None:
         """Take in the prompt; the model reads it with the first draft."""
@@ -155,6 +161,7 @@ class DraftModelDrafter:
         self._length += len(token_ids)
         kept = 0
         if self._sprout is not None and self._text is not None:
+            self._judge(self._sprout, token_ids[:-1].tolist())
             path = self._follow(self._sprout, token_ids.tolist())
             # The last one is read with the next draft, as its row is what that begins with.
             kept = min(len(path), len(token_ids) - 1)
@@ -181,7 +188,6 @@ class DraftModelDrafter:
         if judged and not self._worth.wanted():
             return drafted
         start = time.perf_counter()
-        expected = float(drafted.probs.sum())
         if not self._shared.lm.branches:
             drafted = leading_chain(drafted)
         sprout = self._sprout = self._begin_tree(self._text, drafted)
@@ -191,21 +197,20 @@ class DraftModelDrafter:
                 break
             self._grow(self._text, sprout, nodes)
         tree = sprout.tree(budget)
-        if pace and judged:
-            brought = float(tree.probs.sum()) - expected
-            self._worth.judge(brought / pace.rate, time.perf_counter() - start)
+        self._seconds = time.perf_counter() - start if judged else None
         return tree
 
     def end(self) -> None:
         """Forget the request."""
         self._first.end()
+        self._shared.trust.learn(self._worth)
         text, self._text, self._sprout, self._mark = self._text, None, None, None
         if text is not None:
             text.close()
 
     def _begin_tree(self, text: DraftText, drafted: DraftTree) -> Sprout:
         """Read what is pending, with the nodes that were drafted first, and offer what may follow."""
-        sprout = Sprout(drafted, self._draws)
+        sprout = Sprout(drafted)
         nodes = sorted(sprout.best(_MOST_NODES // 2))
         rows: list[Outlook] = []
         empty = DraftTree.empty()
@@ -254,27 +259,31 @@ class DraftModelDrafter:
         if self._temperature:
             model = np.exp((logprobs - logprobs[0]) / self._temperature)
             model /= model.sum()
-        q_ids, q_probs = np.empty(0, np.int32), np.empty(0, np.float32)
-        drawn = np.empty(0, np.int32)
-        ranks = np.arange(min(_OFFERED, len(token_ids)))
+        q = None
+        offered, of_model = token_ids[:_OFFERED], model[:_OFFERED]
         if self._draws:
-            order = np.argsort(token_ids)
-            q_ids, q_probs = token_ids[order].astype(np.int32), model[order].astype(np.float32)
-            with np.errstate(divide="ignore"):
-                noisy = np.log(model) + self._rng.gumbel(size=len(model))
-            ranks = np.argsort(-noisy)[: self._draws]
-            ranks = ranks[q_probs[np.searchsorted(q_ids, token_ids[ranks])] > 0]
-            drawn = np.full(self._draws, -1, np.int32)
-            drawn[: len(ranks)] = token_ids[ranks]
-        offered = token_ids[ranks]
+            q = self._draw(token_ids, model)
+            offered = q.drawn[q.drawn >= 0].astype(np.int64)
+            of_model = _FIRST_DRAW * _NEXT_DRAW ** np.arange(len(offered))
         others = np.array([token for token in retrieved if token not in set(offered.tolist())], np.int64)
-        of_model = np.concatenate([model[ranks], np.full(len(others), ABSENT)])
+        of_model = np.concatenate([of_model, np.full(len(others), ABSENT)])
+        ranks = np.concatenate([np.arange(len(offered)), np.zeros(len(others), np.int64)])
         all_ids = np.concatenate([offered, others])
         of_text = np.array([retrieved.get(token, ABSENT) for token in all_ids.tolist()])
-        places = np.concatenate([np.arange(len(offered)), np.zeros(len(others), np.int64)])
-        cells = self._rates.cells(of_model, of_text, places)
+        cells = self._rates.cells(of_model, of_text, ranks)
         probs = self._rates.rates(cells, of_model, of_text)
-        return Offers(all_ids, probs / max(probs.sum(), 1.0), cells, q_ids, q_probs, drawn)
+        return Offers(all_ids, probs / max(probs.sum(), 1.0), cells, q)
+
+    def _draw(self, token_ids: NDArray[np.int64], probs: NDArray[np.float64]) -> Draws:
+        """Draw tokens without replacement: those that lead with Gumbel noise, in that order."""
+        with np.errstate(divide="ignore"):
+            noisy = np.log(probs) + self._rng.gumbel(size=len(probs))
+        first = np.argsort(-noisy)[: self._draws]
+        first = first[probs[first].astype(np.float32) > 0]
+        drawn = np.full(self._draws, -1, np.int32)
+        drawn[: len(first)] = token_ids[first]
+        order = np.argsort(token_ids)
+        return Draws(token_ids[order].astype(np.int32), probs[order].astype(np.float32), drawn)
 
     def _follow(self, sprout: Sprout, token_ids: list[int]) -> list[int]:
         """The slots of the committed tokens that were read, from the root down; learns from all of them."""
@@ -292,6 +301,12 @@ class DraftModelDrafter:
             path.append(slot)
             node = child
         return path
+
+    def _judge(self, sprout: Sprout, accepted: list[int]) -> None:
+        """Whether the model was worth asking: what was accepted that the first drafter did not have."""
+        rate = self._shared.pace.rate if self._shared.pace else 0.0
+        if self._seconds is not None and rate:
+            self._worth.judge(sprout.grown(accepted) / rate, self._seconds)
 
     def _known(self, token_ids: NDArray[np.int32]) -> NDArray[np.int32]:
         """Tokens as the model can read them: one that it lacks is read as token 0, which costs a draft."""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from groundspeed.drafting.base import DraftTree
-from groundspeed.drafting.draft_probs import DraftProbs
+from groundspeed.drafting.draft_probs import DraftProbs, Draws
 from groundspeed.types import Source
 
 __all__ = ["Offers", "Sprout"]
@@ -22,17 +22,13 @@ class Offers(NamedTuple):
         token_ids: int64 [m].
         probs: float64 [m], that each is accepted behind the node.
         cells: int64 [m], where hits are counted.
-        q_ids: int32 [s], rising, what was drawn from; [0] where nothing was drawn.
-        q_probs: float32 [s].
-        drawn: int32 [k], in order.
+        draws: What was drawn of them, filled up with -1 to as many at each node; None where none were drawn.
     """
 
     token_ids: NDArray[np.int64]
     probs: NDArray[np.float64]
     cells: NDArray[np.int64]
-    q_ids: NDArray[np.int32]
-    q_probs: NDArray[np.float32]
-    drawn: NDArray[np.int32]
+    draws: Draws | None
 
 
 class Sprout:
@@ -42,14 +38,8 @@ class Sprout:
         slots: Nodes by the order in which they were read.
     """
 
-    def __init__(self, retrieved: DraftTree, k: int) -> None:
-        """Start from a retrieved tree, whose probabilities are what the retriever says.
-
-        Args:
-            retrieved: It may be empty.
-            k: Draws behind each node, 0 where none are drawn.
-        """
-        self._k = k
+    def __init__(self, retrieved: DraftTree) -> None:
+        """Start from a retrieved tree, perhaps an empty one, whose probabilities are the retriever's."""
         self._tokens: list[int] = retrieved.token_ids.tolist()
         self._parents: list[int] = retrieved.parents.tolist()
         self._probs: list[float] = [float(prob) for prob in retrieved.probs]
@@ -79,6 +69,17 @@ class Sprout:
         """What the retriever says of a node's children, by token."""
         below = self._children[node + 1].items()
         return {token: self._said[child] for token, child in below if child < len(self._said)}
+
+    def grown(self, path: list[int]) -> int:
+        """How many tokens of a path from the root are nodes that were not retrieved."""
+        found, node = 0, -1
+        for token in path:
+            child = self.child(node, token)
+            if child is None:
+                break
+            found += child >= len(self._said)
+            node = child
+        return found
 
     def offers(self, node: int) -> Offers | None:
         """What was offered behind a node; None where it was not read."""
@@ -160,12 +161,12 @@ class Sprout:
 
     def _draft_probs(self, places: dict[int, int]) -> DraftProbs | None:
         """What was drawn behind the nodes that stay, whether or not the draws do."""
-        drawn = [(places[node], offers) for node, offers in self._offers.items() if node in places]
-        if not self._k or not drawn:
+        drawn = [
+            (places[node], *offers.draws)
+            for node, offers in self._offers.items()
+            if node in places and offers.draws is not None
+        ]
+        if not drawn:
             return None
-        return DraftProbs(
-            np.array([place for place, _ in drawn], np.int32),
-            np.stack([offers.q_ids for _, offers in drawn]),
-            np.stack([offers.q_probs for _, offers in drawn]),
-            np.stack([offers.drawn for _, offers in drawn]),
-        )
+        nodes, token_ids, probs, tokens = zip(*drawn, strict=True)
+        return DraftProbs(np.array(nodes, np.int32), np.stack(token_ids), np.stack(probs), np.stack(tokens))

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-__all__ = ["Pace", "Price", "Worth"]
+__all__ = ["Pace", "Price", "Trust", "Worth"]
 
 _LEAST = 8  # steps that a judgement rests on
 _MEMORY = 24  # steps by which what is known fades
 _PAUSE, _LONGEST_PAUSE = 16, 256  # steps without drafts; twice as many each time
+_TEXTS = 4  # after so many for which it did not pay, the next one begins without
 _SPREAD = 64  # steps over which the time is spread that it takes to catch up on a text
 
 
@@ -34,6 +36,9 @@ class Worth:
     draft, less those that the draft took, proposed and verified. Once the last steps together have lost,
     nothing is asked for 16 steps, and twice as many after each trial that loses again. The first step, and
     the first one after a pause, catches up on the text: what it takes is spread over the 64 steps after it.
+
+    Attributes:
+        verdict: Of the last judgement, whether drafting pays; None before the first one.
     """
 
     def __init__(self, *, trusted: bool = True) -> None:
@@ -46,7 +51,7 @@ class Worth:
         self._pause = _PAUSE
         self._left = 0 if trusted else _PAUSE
         self._catching_up = True
-        self.verdict: bool | None = None  # of the last judgement
+        self.verdict: bool | None = None
 
     def wanted(self) -> bool:
         """Whether to draft for the next step; to be asked once a step."""
@@ -81,6 +86,24 @@ class Worth:
 
 
 _ENOUGH = sum((1 - 1 / _MEMORY) ** i for i in range(_LEAST)) - 1e-9
+
+
+class Trust:
+    """What the texts before say about the next one. In any thread."""
+
+    def __init__(self) -> None:
+        """Begin with trust."""
+        self._verdicts: deque[bool] = deque(maxlen=_TEXTS)
+
+    def worth(self) -> Worth:
+        """For a new text."""
+        verdicts = [*self._verdicts]
+        return Worth(trusted=len(verdicts) < _TEXTS or any(verdicts))
+
+    def learn(self, worth: Worth) -> None:
+        """Take in what was found for a text that is over."""
+        if worth.verdict is not None:
+            self._verdicts.append(worth.verdict)
 
 
 class Pace:

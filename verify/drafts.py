@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from groundspeed.drafting.base import Drafter, DraftRequest, DraftTree, RecyclingDrafter, RunnerUps
-from groundspeed.drafting.worth import Price, Worth
+from groundspeed.drafting.worth import Price
 from groundspeed.errors import DraftError
 from groundspeed.types import GenerationRequest, Passage
 from groundspeed.verify.grounding import stretches
@@ -51,7 +51,7 @@ class Drafts:
         self._drafter: Drafter | None = None
         self._recycling: RecyclingDrafter | None = None  # the same one, if it is of that kind
         self._beside: _Beside | None = None
-        self._worth = Worth(trusted=any(engine.draft_verdicts) or not engine.draft_verdicts)
+        self._worth = engine.trust.worth()
         self._spent = 0.0  # seconds since the last judgement
         self._asked = False
 
@@ -88,11 +88,13 @@ class Drafts:
         """Show it the logits [n + 1, vocab] of a pass behind the last committed token and the n nodes."""
         try:
             if self._recycling is not None and self._recycling.runners_up:
+                start = time.perf_counter()
                 shown = RunnerUps(
                     np.concatenate([np.array([token], np.int32), tree.token_ids]),
                     np.concatenate([np.array([-1], np.int32), tree.parents + 1]),
                     leading(logits, self._recycling.runners_up),
                 )
+                self._spent += time.perf_counter() - start
                 self._call(self._recycling.recycle, shown)
         except Exception:
             self._drop("recycle")
@@ -128,11 +130,10 @@ class Drafts:
 
     def end(self) -> None:
         """Let the drafter go."""
-        if self._worth.verdict is not None:
-            self._engine.draft_verdicts.append(self._worth.verdict)
         drafter, self._drafter, self._recycling = self._drafter, None, None
         try:
             if drafter is not None:
+                self._engine.trust.learn(self._worth)
                 self._call(drafter.end)
         except Exception:
             logger.warning("the drafter failed in end", exc_info=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
@@ -21,6 +20,7 @@ from groundspeed.drafting.budget import BatchCost, CostModel
 from groundspeed.drafting.draft_model import DraftModel
 from groundspeed.drafting.forms import token_forms
 from groundspeed.drafting.together import Together
+from groundspeed.drafting.worth import Trust
 from groundspeed.errors import ContextLengthError, InputError
 from groundspeed.types import Event, GenerationRequest, GenerationResult, ProgressCallback
 from groundspeed.verify import sampling
@@ -46,8 +46,6 @@ __all__ = ["Engine"]
 
 logger = logging.getLogger(__name__)
 
-_VERDICTS = 4
-
 
 class Engine:
     """Generates text with a target model, drafting from each request's passages, prompt and output.
@@ -59,8 +57,7 @@ class Engine:
         cost: The cost of a verification pass of one request, which decides how much is drafted; every step
             refines it.
         scheduler: Runs the requests side by side.
-        draft_verdicts: Whether drafting paid for the last few requests; where it paid for none of them, the
-            next one begins without.
+        trust: Whether drafting paid for the last requests, which decides how the next ones begin.
     """
 
     def __init__(
@@ -91,7 +88,7 @@ class Engine:
         self.model_name = model_name
         self.drafter = Blend() if drafter is None else drafter
         self.cost = measure_cost(target) if cost is None else cost
-        self.draft_verdicts: deque[bool] = deque(maxlen=_VERDICTS)
+        self.trust = Trust()
         if isinstance(self.drafter, Blend | DraftModel | Together):
             self.drafter.warm_up()  # now, and not within the first answer
             _ = self.forms

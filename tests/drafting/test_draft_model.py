@@ -15,6 +15,7 @@ from helpers.tiny_target import VOCABULARY, counted, enumerated, shipped_scores
 from groundspeed.drafting.base import DraftRequest
 from groundspeed.drafting.blend import BlendDrafter
 from groundspeed.drafting.draft_model import DraftModel
+from groundspeed.drafting.none import NoDrafter
 from groundspeed.drafting.tree import depths, prune, shallow
 from groundspeed.errors import InputError
 from groundspeed.types import Source
@@ -154,6 +155,55 @@ def test_what_is_accepted_teaches_what_an_offer_is_worth():
         claims.append(float(tree.probs[0]))
         drafter.extend(np.array([(tree.token_ids[0] + 1) % VOCAB], np.int32))
     assert claims[-1] < claims[0] / 2
+
+
+class SteadyPace:
+    """Texts are written at one rate, whatever happens."""
+
+    def __init__(self, rate):
+        self.rate = rate
+
+    def mark(self):
+        return 0.0, 0
+
+    def since(self, mark):
+        pass
+
+    def wrote(self, tokens):
+        pass
+
+
+def passes_of_a_draft(rate, seconds, accepted):
+    """How many passes a draft takes that may take eight."""
+    lm = TableLM(VOCAB, spread=6)
+    factory = DraftModel(lm, width=1)
+    factory.pace = SteadyPace(rate)
+    factory.observe(seconds, accepted)
+    factory.observe = lambda *measured: None
+    begun(factory).propose(12)
+    return len(lm.passes)
+
+
+def test_a_draft_ends_where_another_pass_brings_less_than_is_written_meanwhile():
+    assert passes_of_a_draft(10, 0.001, 0.9) == 8
+    assert passes_of_a_draft(2_000, 0.001, 0.9) == 1
+    passes = [passes_of_a_draft(rate, 0.001, 0.9) for rate in (100, 300, 500, 700, 900, 2_000)]
+    assert passes == sorted(passes, reverse=True)
+    assert len(set(passes)) > 2
+    assert passes_of_a_draft(500, 0.001, 0.9) >= passes_of_a_draft(500, 0.001, 0.3)
+
+
+@pytest.mark.parametrize(("rate", "asked"), [(1e9, False), (1e-3, True)])
+def test_a_model_behind_another_drafter_is_asked_while_it_brings_more_than_it_takes(rate, asked):
+    lm = TableLM(VOCAB)
+    factory = DraftModel(lm, first=NoDrafter, depth=2)
+    factory.pace = SteadyPace(rate)
+    drafter = begun(factory)
+    for _ in range(20):
+        before = len(lm.passes)
+        tree = drafter.propose(12)
+        drafter.extend(np.array([*tree.token_ids[:1], 1], np.int32))
+    assert (len(lm.passes) > before) is asked
 
 
 @pytest.mark.parametrize("wrong", [{"depth": 0}, {"width": 0}, {"draws": -1}, {"depth": 1.5}])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from groundspeed.drafting.worth import Pace, Worth
+from groundspeed.drafting.worth import Pace, Trust, Worth
 
 
 def asked(worth, gains, spent=1.0):
@@ -87,3 +87,14 @@ def test_the_pace_is_that_of_all_texts_together():
         for mark in marks:
             pace.since(mark)
     assert pace.rate == pytest.approx(8)
+
+
+def test_texts_for_which_it_did_not_pay_cost_the_next_one_its_trust_until_one_does():
+    trust = Trust()
+    for gained, trusted in ((0.0, True), (0.0, True), (0.0, True), (0.0, True), (2.0, False), (0.0, True)):
+        worth = trust.worth()
+        assert worth.wanted() is trusted
+        asked(worth, [gained] * 40)
+        trust.learn(worth)
+    trust.learn(Worth())
+    assert trust.worth().wanted()

@@ -83,6 +83,16 @@ def test_ask_prints_answer_sources_quotes_and_speed() -> None:
     assert result.stderr == ""
 
 
+def test_a_draft_model_is_named_on_the_command_line(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[tuple[object, ...]] = []
+    monkeypatch.setattr(
+        "groundspeed.integrations.cli.answer.load_engine", lambda *how: given.append(how) or engine
+    )
+    assert ask("--draft-model", "small", "--bridge-tokenizers").exit_code == 0
+    assert ask().exit_code == 0
+    assert [how[-2:] for how in given] == [("small", True), (None, False)]
+
+
 def test_where_there_is_no_terminal_there_are_no_control_characters() -> None:
     for result in (ask(), ask("--color")):
         assert not [char for char in result.output if ord(char) < 32 and char != "\n"]

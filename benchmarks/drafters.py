@@ -1,0 +1,108 @@
+"""Drafters beside each other on the same prompts: tokens per step, and the time of whole answers.
+
+    python benchmarks/drafters.py ../shared/prompts/spec_bench.jsonl.gz --draft-model FOLDER [--requests 8]
+
+All drafters take their turn with each prompt, in rounds, behind one engine; the table gives the medians over
+rounds, as Markdown. Whole answers are timed, the prompt's reading by target and draft model included; what
+was read is forgotten before each answer. Each drafter answers once before the first round, which also
+teaches it: an engine that has been running is what is measured. The answers are compared with plain decoding.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from pathlib import Path
+
+from groundspeed.drafting.base import DrafterFactory
+from groundspeed.drafting.blend import Blend
+from groundspeed.drafting.draft_model import DraftModel
+from groundspeed.drafting.none import NoDrafter
+from groundspeed.drafting.prompt_lookup import PromptLookupDrafter
+from groundspeed.drafting.worth import Trust
+from groundspeed.integrations.bench.prompts import read_prompts
+from groundspeed.types import GenerationRequest, GenerationResult
+from groundspeed.verify.draft_lm import load_draft_lm
+from groundspeed.verify.engine import Engine
+
+LENGTHS = range(1, 1_201)
+
+
+def drafters(engine: Engine, names: list[str], dtype: str, temperature: float) -> dict[str, DrafterFactory]:
+    """By name, those that can run."""
+    found: dict[str, DrafterFactory] = {
+        "none": NoDrafter, "prompt lookup": PromptLookupDrafter, "blend": Blend()
+    }  # fmt: skip
+    lms = [load_draft_lm(name, engine.tokenizer, dtype=dtype) for name in names]
+    for lm, name in zip(lms, names, strict=True):
+        which = f" ({Path(name).name})" if len(lms) > 1 else ""
+        found[f"draft model, chain{which}"] = DraftModel(lm, width=1)
+        found[f"draft model, tree{which}"] = DraftModel(lm)
+        if temperature:
+            found[f"draft model, drawn chain{which}"] = DraftModel(lm, width=1, draws=1)
+            found[f"draft model, drawn tree (SpecInfer){which}"] = DraftModel(lm, draws=3)
+        found[f"blend + draft model (RASD){which}"] = DraftModel(lm, first=Blend())
+    if len(lms) > 1:
+        found["cascade"] = DraftModel(lms[-1], first=DraftModel(lms[0]), depth=2)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("files", nargs="+", type=Path)
+    parser.add_argument("--model", help="the target; by default the embedded model")
+    parser.add_argument("--draft-model", action="append", default=[], help="smallest first")
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--requests", type=int, default=6)
+    parser.add_argument("--tokens", type=int, default=96)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--temperature", type=float, default=0.0)
+    arguments = parser.parse_args()
+
+    engine = Engine.from_pretrained(arguments.model, dtype=arguments.dtype)
+    factories = drafters(engine, arguments.draft_model, arguments.dtype, arguments.temperature)
+    requests = [
+        GenerationRequest(
+            prompt.token_ids, prompt.passages, max_tokens=arguments.tokens, ignore_eos=True, seed=1,
+            temperature=arguments.temperature,
+        )
+        for prompt in read_prompts(arguments.files, engine.tokenizer, arguments.requests, LENGTHS)
+    ]  # fmt: skip
+    trusts = {name: Trust() for name in factories}
+    seconds: dict[str, list[float]] = {name: [] for name in factories}
+    results: dict[str, list[GenerationResult]] = {}
+    for number in range(arguments.rounds + 1):
+        answers: dict[str, list[GenerationResult]] = {name: [] for name in factories}
+        took = dict.fromkeys(factories, 0.0)
+        for request in requests:
+            for name, factory in factories.items():
+                engine.drafter = factory
+                engine.trust = trusts[name]
+                engine.forget_prefixes()
+                start = time.perf_counter()
+                answers[name].append(engine.generate(request))
+                took[name] += time.perf_counter() - start
+        results = answers
+        if number:
+            for name in factories:
+                seconds[name].append(took[name])
+    print(f"{len(requests)} prompts, {arguments.tokens} tokens each, {engine.model_name}, {engine.dtype}")
+    print("| drafter | tokens per step | accepted of drafted | seconds | times as fast | same answers |")
+    print("|---|---|---|---|---|---|")
+    plain = statistics.median(seconds["none"])
+    for name, found in results.items():
+        stats = [result.stats for result in found]
+        steps, accepted = sum(s.steps for s in stats), sum(s.accepted for s in stats)
+        drafted = sum(s.drafted for s in stats)
+        pairs = zip(found, results["none"], strict=True)
+        same = sum(a.token_ids == b.token_ids for a, b in pairs)
+        median = statistics.median(seconds[name])
+        print(
+            f"| {name} | {(accepted + steps) / steps:.2f} | {accepted / max(drafted, 1):.0%} "
+            f"| {median:.2f} | {plain / median:.2f} | {same} |"
+        )
+
+
+if __name__ == "__main__":
+    main()
