@@ -13,6 +13,9 @@ from helpers.tokenizers import byte_tokenizer
 from transformers import LlamaConfig
 from typer.testing import CliRunner
 
+from groundspeed.datastores.fingerprint import TokenizerFingerprint
+from groundspeed.datastores.writer import TokenDatastoreWriter
+from groundspeed.drafting.blend import Blend
 from groundspeed.drafting.medusa import Medusa
 from groundspeed.errors import InputError
 from groundspeed.integrations.bench.prompts import BenchPrompt
@@ -121,6 +124,26 @@ def test_trained_heads_guess_ahead_and_leave_the_target_as_it_was(target, sample
         for sample in held_out
     ]
     assert sum(s.accepted for s in steps) / sum(s.steps for s in steps) > after[0] / 2
+
+
+def test_a_datastore_that_took_in_answers_drafts_more_of_the_answers_to_other_questions(
+    target, samples, tmp_path
+):
+    learnt, held_out = samples
+    tokens = TokenizerFingerprint("words", VOCABULARY, "words")
+
+    def tokens_per_step(drafter, asked):
+        engine = engine_for(target, drafter)
+        requests = [GenerationRequest(sample.token_ids[: sample.start], max_tokens=24) for sample in asked]
+        stats = [engine.generate(request).stats for request in requests]
+        return 1 + sum(one.accepted for one in stats) / sum(one.steps for one in stats)
+
+    with TokenDatastoreWriter.open(tmp_path, tokens, background=False) as writer:
+        first = Blend(writer, learn=lambda ids: writer.learn("answers", ids, max_tokens=10_000))
+        before = tokens_per_step(first, learnt[:40])
+        without, after = tokens_per_step(Blend(), held_out), tokens_per_step(Blend(writer), held_out)
+    assert after > 1.1 * without
+    assert after > 1.1 * before
 
 
 @pytest.fixture(scope="module")
