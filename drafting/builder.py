@@ -9,6 +9,9 @@ from groundspeed.types import Source
 
 __all__ = ["TreeBuilder"]
 
+_LEAST = 1e-6
+"""A path probability is above 0 by the contract, and in float32 too."""
+
 
 class TreeBuilder:
     """A draft tree that is being made.
@@ -49,7 +52,7 @@ class TreeBuilder:
         Returns:
             The node, None where there is no room for it.
         """
-        prob = min(prob, self.probs[parent] if parent >= 0 else 1.0)
+        prob = max(min(prob, self.probs[parent] if parent >= 0 else 1.0), _LEAST)
         node = self._children.get((parent, token))
         if node is not None:
             self.probs[node] = max(self.probs[node], prob)

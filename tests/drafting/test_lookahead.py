@@ -105,6 +105,16 @@ def test_a_window_that_brings_nothing_is_worth_less_and_less_and_is_cut_by_colum
     assert columns_of(drafter)[0][0] == before[0][1]
 
 
+def test_a_window_that_brought_nothing_for_long_keeps_to_the_contract():
+    drafter = begun([1, 2, 3, 1, 2], window=3, ngram=3)
+    for token in [*range(5, 45)] * 50:
+        drafter.propose(24)
+        drafter.extend(np.array([token], np.int32))
+    tree = drafter.propose(24)
+    tree.validate(VOCABULARY)
+    assert len(tree) >= 6
+
+
 @pytest.mark.parametrize("budget", [0, 1, 5, 7])
 def test_no_more_is_drafted_than_the_budget_has_room_for(budget):
     drafter = begun([1, 2, 3, 1, 2, 4, 1], window=4, ngram=4)
