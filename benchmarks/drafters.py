@@ -18,22 +18,39 @@ from pathlib import Path
 from groundspeed.drafting.base import DrafterFactory
 from groundspeed.drafting.blend import Blend
 from groundspeed.drafting.draft_model import DraftModel
+from groundspeed.drafting.lookahead import LookaheadDrafter
+from groundspeed.drafting.medusa import Medusa
 from groundspeed.drafting.none import NoDrafter
 from groundspeed.drafting.prompt_lookup import PromptLookupDrafter
 from groundspeed.drafting.worth import Trust
 from groundspeed.integrations.bench.prompts import read_prompts
 from groundspeed.types import GenerationRequest, GenerationResult
 from groundspeed.verify.draft_lm import load_draft_lm
+from groundspeed.verify.early_exit import FirstLayers
 from groundspeed.verify.engine import Engine
+from groundspeed.verify.medusa_heads import MedusaHeads
+from groundspeed.verify.target import TransformersTarget
 
 LENGTHS = range(1, 1_201)
 
 
-def drafters(engine: Engine, names: list[str], dtype: str, temperature: float) -> dict[str, DrafterFactory]:
+def drafters(
+    engine: Engine, names: list[str], dtype: str, temperature: float, heads: Path | None, text: list[int]
+) -> dict[str, DrafterFactory]:
     """By name, those that can run."""
     found: dict[str, DrafterFactory] = {
-        "none": NoDrafter, "prompt lookup": PromptLookupDrafter, "blend": Blend()
-    }  # fmt: skip
+        "none": NoDrafter,
+        "prompt lookup": PromptLookupDrafter,
+        "blend": Blend(),
+        "lookahead": LookaheadDrafter,
+    }
+    if isinstance(engine.target, TransformersTarget):
+        own = FirstLayers.chosen(engine.target, text)
+        exits = ", ".join(f"{one.layers}: {one.agreement:.0%} at {one.cost:.2f}" for one in own.exits)
+        print(f"first layers, how often they agree with all and what they cost: {exits}")
+        found[f"first {own.layers} layers"] = DraftModel(own)
+    if heads is not None:
+        found["Medusa heads"] = Medusa(MedusaHeads.load(heads))
     lms = [load_draft_lm(name, engine.tokenizer, dtype=dtype) for name in names]
     for lm, name in zip(lms, names, strict=True):
         which = f" ({Path(name).name})" if len(lms) > 1 else ""
@@ -53,6 +70,7 @@ def main() -> None:
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--model", help="the target; by default the embedded model")
     parser.add_argument("--draft-model", action="append", default=[], help="smallest first")
+    parser.add_argument("--heads", type=Path, help="folder of Medusa heads for the target")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--requests", type=int, default=6)
     parser.add_argument("--tokens", type=int, default=96)
@@ -61,13 +79,17 @@ def main() -> None:
     arguments = parser.parse_args()
 
     engine = Engine.from_pretrained(arguments.model, dtype=arguments.dtype)
-    factories = drafters(engine, arguments.draft_model, arguments.dtype, arguments.temperature)
+    prompts = read_prompts(arguments.files, engine.tokenizer, arguments.requests, LENGTHS)
+    text = list(prompts[0].token_ids)
+    factories = drafters(
+        engine, arguments.draft_model, arguments.dtype, arguments.temperature, arguments.heads, text
+    )
     requests = [
         GenerationRequest(
             prompt.token_ids, prompt.passages, max_tokens=arguments.tokens, ignore_eos=True, seed=1,
             temperature=arguments.temperature,
         )
-        for prompt in read_prompts(arguments.files, engine.tokenizer, arguments.requests, LENGTHS)
+        for prompt in prompts
     ]  # fmt: skip
     trusts = {name: Trust() for name in factories}
     seconds: dict[str, list[float]] = {name: [] for name in factories}

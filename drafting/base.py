@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,69 @@ from groundspeed.drafting.draft_probs import DraftProbs
 from groundspeed.errors import DraftError
 from groundspeed.types import Source
 
-__all__ = ["DraftRequest", "DraftTree", "Drafter", "DrafterFactory", "RecyclingDrafter", "RunnerUps"]
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "DraftRequest",
+    "DraftTree",
+    "Drafter",
+    "DrafterFactory",
+    "RecyclingDrafter",
+    "RunnerUps",
+    "TargetView",
+]
+
+
+class TargetView(Protocol):
+    """The target model as the drafter of one request may use it, from ``begin`` to ``end``.
+
+    Nothing that is done with it changes the answer: what it writes, the next verification writes anew.
+    """
+
+    def watch(self) -> None:
+        """Keep hidden states from the next pass on.
+
+        Raises:
+            DraftError: The model does not show them.
+        """
+        ...
+
+    def hidden_states(self) -> torch.Tensor:
+        """What the output head was shown, [k, hidden_size], on the target's device.
+
+        Row i is the one that the i-th token of the last ``extend`` was chosen behind.
+
+        Raises:
+            DraftError: None were kept.
+        """
+        ...
+
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        """The output head: hidden states behind the final norm [..., hidden_size] -> logits [..., vocab]."""
+        ...
+
+    def read_ahead(
+        self, layers: int, token_ids: Sequence[int], parents: NDArray[np.int32], held: int
+    ) -> torch.Tensor:
+        """Run the first layers, the final norm and the head over a tree behind what the KV cache holds.
+
+        The layers use their own part of the request's KV cache; only the last committed token is not in it,
+        and is the first node of the tree.
+
+        Args:
+            layers: How many.
+            token_ids: n nodes, the last committed token first.
+            parents: int32 [n], -1 for the first node.
+            held: So many of the first nodes were read since the last ``extend`` by as many layers.
+
+        Returns:
+            Logits [n - held, vocab] behind the nodes that were not held.
+
+        Raises:
+            DraftError: There is no room for so many nodes.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,6 +91,8 @@ class DraftRequest:
         temperature: That the answer is drawn with; 0 for greedy decoding.
         forms: int32 [at most vocab_size], which tokens are alike but for case, spaces and punctuation
             (``groundspeed.drafting.forms.token_forms``); None where that is not known.
+        target: The target model, for drafters that use its heads or its layers; None where there is none to
+            hand on: in a replay, and where the model verifies no trees.
     """
 
     prompt_ids: NDArray[np.int32]
@@ -35,6 +100,7 @@ class DraftRequest:
     vocab_size: int
     forms: NDArray[np.int32] | None = None
     temperature: float = 0.0
+    target: TargetView | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from groundspeed.drafting.base import DraftTree
+from groundspeed.drafting.base import DraftTree, TargetView
 
 __all__ = ["DraftLM", "DraftText", "Outlook"]
 
@@ -64,6 +64,11 @@ class DraftLM(Protocol):
     vocab_size: int
     context_length: int | None
 
-    def open(self, vocab_size: int) -> DraftText:
-        """Start a text behind which only tokens below ``vocab_size`` are possible."""
+    def open(self, vocab_size: int, target: TargetView | None = None) -> DraftText:
+        """Start a text behind which only tokens below ``vocab_size`` are possible.
+
+        Args:
+            vocab_size: Of the request.
+            target: What the request hands on of its target, for a model that is a part of it.
+        """
         ...

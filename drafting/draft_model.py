@@ -148,7 +148,7 @@ class DraftModelDrafter:
         kind = "drawn" if drawn else "sampled" if request.temperature else "greedy"
         self._rates = self._shared.rates[kind]
         self._rng = np.random.default_rng()  # the drafter's own: no seed of a request has a part in it
-        self._text = self._shared.lm.open(request.vocab_size)
+        self._text = self._shared.lm.open(request.vocab_size, request.target)
 
     def recycle(self, shown: RunnerUps) -> None:
         """Hand it to the first drafter."""

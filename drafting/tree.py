@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from groundspeed.drafting.draft_probs import DraftProbs
 from groundspeed.errors import DraftError
 from groundspeed.types import Source
 
-__all__ = ["chain", "depths", "leading_chain", "merge", "paths", "prune", "shallow"]
+__all__ = ["chain", "depths", "leading_chain", "merge", "paths", "prune", "shallow", "verdicts"]
 
 
 def chain(
@@ -145,6 +145,33 @@ def merge(trees: Sequence[DraftTree]) -> DraftTree:
         origin=np.array([rows[name][2] for name in order], np.int64),
         draft_probs=None if draft_probs is None else draft_probs.renamed(places),
     )
+
+
+def verdicts(tree: DraftTree, token_ids: NDArray[np.int32]) -> Iterator[tuple[int, bool]]:
+    """Which drafted tokens were right, of those whose parent was.
+
+    The text that was committed says so of all nodes, also of those that were cut before the verification.
+
+    Args:
+        tree: What was proposed.
+        token_ids: int32 [k], what was committed.
+
+    Yields:
+        A node, and whether its token came next behind its parent.
+    """
+    children: dict[int, list[int]] = {}
+    for node, parent in enumerate(tree.parents.tolist()):
+        children.setdefault(parent, []).append(node)
+    parent = -1
+    for token in token_ids.tolist():
+        right = None
+        for node in children.get(parent, ()):
+            same = int(tree.token_ids[node]) == token
+            right = node if same else right
+            yield node, same
+        if right is None:
+            return
+        parent = right
 
 
 def _select(tree: DraftTree, kept: NDArray[np.intp]) -> DraftTree:

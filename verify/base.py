@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from groundspeed.drafting.base import DraftTree
+from groundspeed.drafting.base import DraftTree, TargetView
 from groundspeed.types import Decoding
 
 if TYPE_CHECKING:
@@ -126,6 +126,10 @@ class TargetModel(Protocol):
                 the capability says ``supports_tree``.
             length: At most the length of ``like``.
         """
+        ...
+
+    def view(self, session: TargetSession) -> TargetView | None:
+        """What the drafter of a text may use of the model; None where the model verifies no trees."""
         ...
 
     def verify(self, segments: Sequence[Segment]) -> list[torch.Tensor]:

@@ -17,11 +17,11 @@ from groundspeed.verify.cache import whole_chunks
 from groundspeed.verify.sampling import leading
 
 if TYPE_CHECKING:
-    from groundspeed.drafting.base import DraftTree
+    from groundspeed.drafting.base import DraftTree, TargetView
     from groundspeed.types import ProgressCallback
     from groundspeed.verify.base import TargetModel
 
-__all__ = ["TargetAsDraftLM", "bridge_between", "check_same_tokens", "load_draft_lm"]
+__all__ = ["TargetAsDraftLM", "bridge_between", "check_same_tokens", "load_draft_lm", "outlook_of"]
 
 _ROOM = 512
 """Tokens that a KV cache has to spare for the tree and the answer before it has to grow."""
@@ -101,6 +101,14 @@ def _texts(tokenizer: Any) -> dict[int, str]:
     return {token_id: text for text, token_id in tokenizer.get_vocab().items() if token_id not in added}
 
 
+def outlook_of(logits: torch.Tensor, k: int) -> Outlook:
+    """The k most probable tokens of each row of logits, [r, vocab]."""
+    logits = logits.float()
+    top = leading(logits, k)
+    chosen = logits.gather(1, torch.from_numpy(top).to(logits.device, torch.long))
+    return Outlook(top, (chosen - logits.logsumexp(1, keepdim=True)).cpu().numpy())
+
+
 class TargetAsDraftLM:
     """A target model as a ``DraftLM``.
 
@@ -126,7 +134,7 @@ class TargetAsDraftLM:
         self.vocab_size = target.vocab_size
         self.context_length = target.context_length
 
-    def open(self, vocab_size: int) -> _Text:
+    def open(self, vocab_size: int, target: TargetView | None = None) -> _Text:
         """Start a text; see ``DraftLM``."""
         return _Text(self._target, vocab_size)
 
@@ -142,10 +150,7 @@ class _Text:
         if not held:
             self._reserve(len(token_ids))
         segment = Segment(self._session, token_ids.tolist(), tree, held=held)
-        logits = self._target.verify([segment])[0][:, : self._vocab_size].float()
-        top = leading(logits, k)
-        chosen = logits.gather(1, torch.from_numpy(top).to(logits.device, torch.long))
-        return Outlook(top, (chosen - logits.logsumexp(1, keepdim=True)).cpu().numpy())
+        return outlook_of(self._target.verify([segment])[0][:, : self._vocab_size], k)
 
     def commit(self, path: Sequence[int]) -> None:
         self._session.commit(path)

@@ -15,13 +15,14 @@ import numpy as np
 from groundspeed.drafting.base import Drafter, DraftRequest, DraftTree, RecyclingDrafter, RunnerUps
 from groundspeed.drafting.worth import Price
 from groundspeed.errors import DraftError
-from groundspeed.types import Passage
+from groundspeed.types import GenerationRequest, Passage
 from groundspeed.verify.grounding import stretches
 from groundspeed.verify.top_tokens import leading
 
 if TYPE_CHECKING:
     import torch
 
+    from groundspeed.verify.base import TargetSession
     from groundspeed.verify.engine import Engine
 
 __all__ = ["Drafts"]
@@ -54,18 +55,19 @@ class Drafts:
         self._spent = 0.0  # seconds since the last judgement
         self._asked = False
 
-    def begin(self, prompt_ids: Sequence[int], passages: Sequence[Passage], temperature: float = 0.0) -> None:
-        """Show the drafter the prompt, the passages, and how tokens are drawn."""
+    def begin(self, prompt_ids: Sequence[int], asked: GenerationRequest, session: TargetSession) -> None:
+        """Show the drafter the request, and hand it the target model."""
         tokenizer = self._engine.tokenizer
         try:
-            texts = _draft_texts(passages)
+            texts = _draft_texts(asked.passages)
             encoded = tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
             request = DraftRequest(
                 prompt_ids=np.array(prompt_ids, np.int32),
                 passages=tuple(np.array(ids, np.int32) for ids in encoded),
                 vocab_size=self._engine.target.vocab_size,
                 forms=self._engine.forms,
-                temperature=temperature,
+                temperature=asked.temperature,
+                target=self._engine.target.view(session),
             )
             self._drafter = self._call(self._engine.drafter)
             self._call(self._drafter.begin, request)

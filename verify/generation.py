@@ -23,6 +23,7 @@ from groundspeed.types import (
     TokenLogprob,
 )
 from groundspeed.verify.acceptance import accept
+from groundspeed.verify.attention_kernel import LONGEST_STEP
 from groundspeed.verify.base import Segment
 from groundspeed.verify.cache import whole_chunks
 from groundspeed.verify.drafts import Drafts
@@ -101,7 +102,8 @@ class Generation:
     @property
     def capacity(self) -> int:
         """Tokens that the KV cache has room for."""
-        return whole_chunks(len(self._prompt_ids) + self._limit + self._engine.cost.max_nodes + 1)
+        nodes = max(self._engine.cost.max_nodes, LONGEST_STEP)  # what drafters read ahead is of no other size
+        return whole_chunks(len(self._prompt_ids) + self._limit + nodes + 1)
 
     @property
     def prompt_ids(self) -> Sequence[int]:
@@ -155,8 +157,7 @@ class Generation:
         self._cached = session.length
         self._began = time.perf_counter()
         if self._speculates:
-            request = self._request
-            self._drafts.begin(self._prompt_ids, request.passages, request.temperature)
+            self._drafts.begin(self._prompt_ids, self._request, session)
         return PrefillEvent(session.length, len(self._prompt_ids))
 
     def segment(self, tokens: int) -> Segment:

@@ -7,10 +7,13 @@ import logging
 import math
 import threading
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from groundspeed.errors import ModelError
 from groundspeed.verify.attention import IMPLEMENTATION, PassAttention, Stretch, register
@@ -18,9 +21,13 @@ from groundspeed.verify.base import Capability, Segment, TargetSession
 from groundspeed.verify.cache import KeyValueCache, Layout
 from groundspeed.verify.probe import examine
 from groundspeed.verify.sessions import ChainSession, RecomputeSession
+from groundspeed.verify.shallow import shallow_twin
+from groundspeed.verify.view import SessionView, head_inputs
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+    from groundspeed.drafting.base import TargetView
 
 __all__ = ["TransformersTarget", "TreeSession", "warn_of_processors"]
 
@@ -99,6 +106,7 @@ class TransformersTarget:
         self._lock = _LOCKS.setdefault(model, threading.Lock())
         self.layout = Layout({})
         self.windows: dict[int, int | None] = {}
+        self._twins: dict[int, PreTrainedModel] = {}
         self.capability: Capability = examine(self)
 
     @property
@@ -160,6 +168,7 @@ class TransformersTarget:
 
     def _verify_packed(self, segments: Sequence[Segment]) -> list[torch.Tensor]:
         """All segments behind one another as one row of tokens."""
+        sessions: list[TreeSession] = []
         stretches: list[Stretch] = []
         tokens: list[int] = []
         rows: list[int] = []
@@ -168,6 +177,7 @@ class TransformersTarget:
             committed, held = len(segment.token_ids), segment.held
             session = segment.session
             assert isinstance(session, TreeSession)
+            sessions.append(session)
             stretches.append(Stretch(session.cache, committed, segment.tree.parents, len(tokens), held=held))
             nodes = segment.tree.token_ids[held:].tolist()
             tokens += [*segment.token_ids, *nodes]
@@ -176,15 +186,52 @@ class TransformersTarget:
         tokens += [0] * (_LEAST_ROWS - len(tokens) if self.device.type == "cpu" else 0)
         pattern = PassAttention(stretches, len(tokens), self.layers, self.device)
         self.windows = pattern.windows
-        logits = self._forward_pattern(tokens, rows, pattern)
-        for stretch, segment in zip(stretches, segments, strict=True):
-            stretch.cache.advance(len(segment.token_ids))
+        shows = any(session.shows for session in sessions)
+        with ExitStack() as stack:
+            inputs = stack.enter_context(head_inputs(self.model)) if shows else []
+            logits = self._forward_pattern(tokens, rows, pattern)
+        for session, segment in zip(sessions, segments, strict=True):
+            session.cache.advance(len(segment.token_ids))
         self.layout.complete = True
+        if inputs:
+            hidden = inputs[-1][0]
+            hidden = hidden if len(hidden) == max(len(rows), 1) else hidden[rows]
+            for session, segment, states in zip(
+                sessions, segments, torch.split(hidden[: len(rows)], counts), strict=True
+            ):
+                session.hidden = states[segment.rows - 1 :] if session.shows else None
         return list(torch.split(logits, counts))
 
+    def view(self, session: TargetSession) -> TargetView | None:
+        """What the drafter of a text may use of the model; see ``TargetModel``."""
+        return SessionView(self, session) if isinstance(session, TreeSession) else None
+
+    def read_ahead(
+        self,
+        session: TreeSession,
+        layers: int,
+        token_ids: Sequence[int],
+        parents: NDArray[np.int32],
+        held: int = 0,
+    ) -> torch.Tensor:
+        """Run the first layers over a tree behind a text; see ``groundspeed.drafting.base.TargetView``.
+
+        What they write to the KV cache, the next pass writes anew.
+        """
+        if layers not in self._twins:
+            self._twins[layers] = shallow_twin(self.model, layers)
+        tokens = list(token_ids[held:])
+        rows = list(range(len(tokens)))
+        tokens += [0] * (_LEAST_ROWS - len(tokens) if self.device.type == "cpu" else 0)
+        stretch = Stretch(session.cache, 0, parents, held=held)
+        pattern = PassAttention([stretch], len(tokens), layers, self.device)
+        return self._forward_pattern(tokens, rows, pattern, self._twins[layers])
+
     @torch.inference_mode()
-    def _forward_pattern(self, tokens: list[int], rows: list[int], pattern: PassAttention) -> torch.Tensor:
-        """Run the model over a packed pass; the logits of some rows, [len(rows), vocab]."""
+    def _forward_pattern(
+        self, tokens: list[int], rows: list[int], pattern: PassAttention, model: PreTrainedModel | None = None
+    ) -> torch.Tensor:
+        """Run the model, or a twin of it, over a packed pass; logits of some rows, [len(rows), vocab]."""
         # A last row is always asked for: no row at all is more than some models can take.
         wanted = torch.tensor(rows or [len(tokens) - 1], device=self.device)
         inputs = {
@@ -198,7 +245,7 @@ class TransformersTarget:
             self.config._attn_implementation = IMPLEMENTATION
             try:
                 with pattern.active():
-                    logits = self._logits(inputs, wanted)
+                    logits = self._logits(inputs, wanted, model)
             finally:
                 self.config._attn_implementation = before
         if logits.shape[0] != len(wanted):
@@ -235,11 +282,13 @@ class TransformersTarget:
             )
             return self._logits(inputs, rows)[-rows:]
 
-    def _logits(self, inputs: dict[str, Any], rows: int | torch.Tensor) -> torch.Tensor:
+    def _logits(
+        self, inputs: dict[str, Any], rows: int | torch.Tensor, model: PreTrainedModel | None = None
+    ) -> torch.Tensor:
         """Hand the model what it takes; logits of the last ``rows`` tokens or of those, or of all."""
         inputs["logits_to_keep"] = rows
         taken = {name: value for name, value in inputs.items() if name in self._parameters}
-        logits: torch.Tensor = self.model(**taken).logits
+        logits: torch.Tensor = (model or self.model)(**taken).logits
         return logits[0]
 
 
@@ -248,6 +297,9 @@ class TreeSession:
 
     Attributes:
         cache: Its keys and values.
+        shows: Whether hidden states are to be kept.
+        hidden: What the output head was shown in the last pass, [1 + n, hidden_size], behind the last
+            committed token and the n nodes; after ``commit`` without the nodes that were dropped.
     """
 
     def __init__(self, layout: Layout, capacity: int) -> None:
@@ -258,6 +310,8 @@ class TreeSession:
             capacity: Most tokens the cache will hold, draft nodes included.
         """
         self.cache = KeyValueCache(layout, capacity)
+        self.shows = False
+        self.hidden: torch.Tensor | None = None
 
     @property
     def length(self) -> int:
@@ -267,7 +321,10 @@ class TreeSession:
     def commit(self, path: Sequence[int]) -> None:
         """Keep the nodes of ``path`` and drop all others."""
         self.cache.keep(list(path))
+        if self.hidden is not None:
+            self.hidden = self.hidden[[0, *(node + 1 for node in path)]]
 
     def close(self) -> None:
         """Free the KV cache."""
         self.cache.free()
+        self.hidden = None

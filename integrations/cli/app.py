@@ -16,6 +16,7 @@ from groundspeed.integrations.cli.datastore import datastore
 from groundspeed.integrations.cli.demo import demo
 from groundspeed.integrations.cli.doctor import doctor
 from groundspeed.integrations.cli.index import index
+from groundspeed.integrations.cli.train import train
 
 __all__ = ["app", "main"]
 
@@ -50,6 +51,7 @@ app.command()(doctor)
 app.command(hidden=True)(demo)
 app.add_typer(bench, name="bench")
 app.add_typer(datastore, name="datastore")
+app.add_typer(train, name="train")
 
 
 def _print_version(wanted: bool) -> None:

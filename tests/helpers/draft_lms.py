@@ -30,7 +30,7 @@ class TableLM:
         self.passes: list[int] = []
         self.tokens = 0
 
-    def open(self, vocab_size: int) -> TableText:
+    def open(self, vocab_size: int, target: object = None) -> TableText:
         self.texts.append(TableText(self, vocab_size))
         return self.texts[-1]
 

@@ -1,0 +1,1 @@
+"""Training what drafts for a target: heads on it, and smaller models that answer as it does."""
