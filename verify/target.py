@@ -13,16 +13,19 @@ from weakref import WeakKeyDictionary
 import torch
 
 from groundspeed.errors import ModelError
-from groundspeed.verify.attention import IMPLEMENTATION, PassAttention, Stretch, register
+from groundspeed.verify.attention import IMPLEMENTATION, PassAttention, Pattern, Stretch, register
 from groundspeed.verify.base import Capability, Segment, TargetSession
 from groundspeed.verify.cache import KeyValueCache, Layout
-from groundspeed.verify.probe import examine
-from groundspeed.verify.sessions import ChainSession, RecomputeSession
+from groundspeed.verify.devices import Driver, driver_for
+from groundspeed.verify.paged_passes import PagedPasses
+from groundspeed.verify.pages import PagedCache
+from groundspeed.verify.probe import examine, try_tree
+from groundspeed.verify.sessions import ChainSession, RecomputeSession, TreeSession
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["TransformersTarget", "TreeSession", "warn_of_processors"]
+__all__ = ["TransformersTarget", "warn_of_processors"]
 
 
 _LEAST_ROWS = 4
@@ -30,7 +33,7 @@ _LEAST_ROWS = 4
 than several: with rows to spare a plain step is quicker, and rounds as a step that verifies a draft does."""
 
 
-_LOCKS: WeakKeyDictionary[Any, threading.Lock] = WeakKeyDictionary()
+_LOCKS: WeakKeyDictionary[Any, threading.RLock] = WeakKeyDictionary()
 """One per model, whoever drives it: the attention function is swapped for the time of a pass."""
 
 _PROCESSORS = {
@@ -75,15 +78,18 @@ class TransformersTarget:
         capability: What it can verify in one pass.
         layout: Of its KV caches.
         windows: By layer, the attention window that it asked for in the last packed pass.
+        paged: Runs its passes over paged KV caches; None where each text has a cache of its own.
 
     Args:
         model: A causal language model; its device and dtype are used as they are.
+        driver: What passes are run by; by default they are recorded where the model is on a CUDA device. Give
+            a plain ``Driver`` for a model that is changed between passes: what was recorded would not be.
 
     Raises:
         ModelError: The model is an encoder-decoder.
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, *, driver: Driver | None = None) -> None:
         if model.config.is_encoder_decoder:
             raise ModelError(
                 f"{type(model).__name__} is an encoder-decoder; a causal (decoder-only) language model is "
@@ -96,10 +102,14 @@ class TransformersTarget:
         self.device: torch.device = embeddings.device
         self.dtype: torch.dtype = embeddings.dtype
         self._parameters = frozenset(inspect.signature(model.forward).parameters)
-        self._lock = _LOCKS.setdefault(model, threading.Lock())
+        self._lock = _LOCKS.setdefault(model, threading.RLock())
         self.layout = Layout({})
         self.windows: dict[int, int | None] = {}
+        self.paged: PagedPasses | None = None
         self.capability: Capability = examine(self)
+        driver = driver or driver_for(self.device)
+        if driver is not None and self.capability.supports_tree:
+            self._turn_to_pages(driver)
 
     @property
     def vocab_size(self) -> int:
@@ -135,14 +145,22 @@ class TransformersTarget:
         """What a token takes in the KV cache, 0 where it is not known."""
         return self.layout.bytes_per_token if self.capability.supports_tree else 0
 
+    def reserve(self, tokens: int) -> None:
+        """Get ready for texts of so many tokens at a time; see ``TargetModel``."""
+        if self.paged is not None:
+            self.paged.pool.reserve(tokens)
+
     def open(self, capacity: int, *, like: TargetSession | None = None, length: int = 0) -> TargetSession:
         """Start a text; see ``TargetModel``."""
         if self.capability.supports_tree:
-            session = TreeSession(self.layout, capacity)
+            assert like is None or isinstance(like, TreeSession)
+            if self.paged is not None:
+                return self.paged.open(capacity, like, length)
+            cache = KeyValueCache(self.layout, capacity)
             if like is not None:
-                assert isinstance(like, TreeSession)
-                session.cache.take(like.cache, length)
-            return session
+                assert isinstance(like.cache, KeyValueCache)
+                cache.take(like.cache, length)
+            return TreeSession(cache)
         if self.capability.decoding == "plain" and not self.capability.cached:
             return RecomputeSession(self)
         return ChainSession(self, rewind=self.capability.supports_chain)
@@ -150,6 +168,10 @@ class TransformersTarget:
     def verify(self, segments: Sequence[Segment]) -> list[torch.Tensor]:
         """Take texts through one forward pass; see ``TargetModel``. Texts without trees take turns."""
         if segments and isinstance(segments[0].session, TreeSession):
+            if isinstance(segments[0].session.cache, PagedCache):
+                assert self.paged is not None
+                with self._lock:
+                    return self.paged.verify(segments)
             return self._verify_packed(segments)
         logits = []
         for segment in segments:
@@ -168,26 +190,35 @@ class TransformersTarget:
             committed = len(segment.token_ids)
             session = segment.session
             assert isinstance(session, TreeSession)
+            assert isinstance(session.cache, KeyValueCache)
             stretches.append(Stretch(session.cache, committed, segment.tree.parents, len(tokens)))
             tokens += [*segment.token_ids, *segment.tree.token_ids.tolist()]
             counts.append(segment.rows + len(segment.tree) if segment.rows else 0)
             rows += range(len(tokens) - counts[-1], len(tokens))
         tokens += [0] * (_LEAST_ROWS - len(tokens) if self.device.type == "cpu" else 0)
         pattern = PassAttention(stretches, len(tokens), self.layers, self.device)
-        self.windows = pattern.windows
-        logits = self._forward_pattern(tokens, rows, pattern)
+        # A last row is always asked for: no row at all is more than some models can take.
+        wanted = torch.tensor(rows or [len(tokens) - 1], device=self.device)
+        logits = self.run(torch.tensor([tokens], device=self.device), pattern, wanted)[: len(rows)]
         for stretch, segment in zip(stretches, segments, strict=True):
             stretch.cache.advance(len(segment.token_ids))
         self.layout.complete = True
         return list(torch.split(logits, counts))
 
     @torch.inference_mode()
-    def _forward_pattern(self, tokens: list[int], rows: list[int], pattern: PassAttention) -> torch.Tensor:
-        """Run the model over a packed pass; the logits of some rows, [len(rows), vocab]."""
-        # A last row is always asked for: no row at all is more than some models can take.
-        wanted = torch.tensor(rows or [len(tokens) - 1], device=self.device)
+    def run(self, token_ids: torch.Tensor, pattern: Pattern, rows: torch.Tensor | None) -> torch.Tensor:
+        """Run the model over a pass whose attention is ours.
+
+        Args:
+            token_ids: int64 [1, s].
+            pattern: Who sees whom.
+            rows: int64 [n], the tokens behind which logits are wanted; None for all.
+
+        Returns:
+            Logits [n, vocab].
+        """
         inputs = {
-            "input_ids": torch.tensor([tokens], device=self.device),
+            "input_ids": token_ids,
             "position_ids": pattern.positions,
             "cache": pattern,
             "use_cache": True,
@@ -197,12 +228,12 @@ class TransformersTarget:
             self.config._attn_implementation = IMPLEMENTATION
             try:
                 with pattern.active():
-                    logits = self._logits(inputs, wanted)
+                    logits = self._logits(inputs, 0 if rows is None else rows)
             finally:
                 self.config._attn_implementation = before
-        if logits.shape[0] != len(wanted):
-            logits = logits[wanted]
-        return logits[: len(rows)]
+        self.windows = pattern.windows
+        # Some models give all whatever is asked for.
+        return logits if rows is None or logits.shape[0] == len(rows) else logits[rows]
 
     @torch.inference_mode()
     def forward(
@@ -235,38 +266,20 @@ class TransformersTarget:
             return self._logits(inputs, rows)[-rows:]
 
     def _logits(self, inputs: dict[str, Any], rows: int | torch.Tensor) -> torch.Tensor:
-        """Hand the model what it takes; logits of the last ``rows`` tokens or of those, or of all."""
+        """Hand the model what it takes; logits of the last ``rows`` tokens, 0 for all, or of those rows."""
         inputs["logits_to_keep"] = rows
         taken = {name: value for name, value in inputs.items() if name in self._parameters}
         logits: torch.Tensor = self.model(**taken).logits
         return logits[0]
 
-
-class TreeSession:
-    """A text whose KV cache is ours: trees are verified by tree attention and compacted in place.
-
-    Attributes:
-        cache: Its keys and values.
-    """
-
-    def __init__(self, layout: Layout, capacity: int) -> None:
-        """Reserve the KV cache.
-
-        Args:
-            layout: Of the model's caches.
-            capacity: Most tokens the cache will hold, draft nodes included.
-        """
-        self.cache = KeyValueCache(layout, capacity)
-
-    @property
-    def length(self) -> int:
-        """Committed tokens in the KV cache."""
-        return self.cache.length
-
-    def commit(self, path: Sequence[int]) -> None:
-        """Keep the nodes of ``path`` and drop all others."""
-        self.cache.keep(list(path))
-
-    def close(self) -> None:
-        """Free the KV cache."""
-        self.cache.free()
+    def _turn_to_pages(self, driver: Driver) -> None:
+        """Run passes over paged caches from now on, if that gives the same as the model alone."""
+        devices = {kind.device for pair in self.layout.kinds.values() for kind in pair}
+        if len(devices) > 1:
+            fault = f"its layers are on {len(devices)} devices"
+        else:
+            self.paged = PagedPasses(self, driver)
+            fault = try_tree(self, self.open)
+        if fault:
+            self.paged = None
+            logger.warning("each text has a KV cache of its own, and no pass is recorded: %s", fault)

@@ -1,0 +1,94 @@
+"""The one place that knows how a device is fed, read and told to replay a pass."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+__all__ = ["CudaDriver", "Driver", "driver_for", "fetch"]
+
+_capturing = threading.Lock()
+"""CUDA takes one capture at a time in a process."""
+
+
+class Driver:
+    """Runs passes over fixed buffers on any device, each one anew."""
+
+    def upload(self, values: NDArray[np.int64], into: torch.Tensor) -> None:
+        """Copy values [n] to a tensor [n] of the device; what is launched later sees them."""
+        into.copy_(torch.from_numpy(values))
+
+    def capture(self, run: Callable[[], object]) -> Callable[[], object]:
+        """What does again all that ``run`` does on the device, with what its buffers then hold.
+
+        Args:
+            run: Reads and writes tensors that stay where they are, does the same when it is called several
+                times, and never asks the device for a value.
+        """
+        return run
+
+
+class CudaDriver(Driver):
+    """Records passes as CUDA graphs, which launch a whole pass at once.
+
+    Args:
+        device: A CUDA device.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream: Any = torch.cuda.Stream(device)
+        # One pool for all graphs, as they never run at the same time.
+        self._memory: Any = torch.cuda.graph_pool_handle()
+
+    def upload(self, values: NDArray[np.int64], into: torch.Tensor) -> None:
+        """See ``Driver``; the host does not wait. PyTorch keeps the pinned memory until it has been read."""
+        pinned = torch.empty(len(values), dtype=torch.int64, pin_memory=True)
+        pinned.numpy()[:] = values
+        into.copy_(pinned, non_blocking=True)
+
+    def capture(self, run: Callable[[], object]) -> Callable[[], object]:
+        """See ``Driver``; ``run`` is called twice, to set up its libraries first and then to be recorded."""
+        stream = self._stream
+        with _capturing, torch.cuda.device(self._device), torch.cuda.stream(torch.cuda.current_stream()):
+            stream.wait_stream(torch.cuda.current_stream())
+            # On the stream that it is recorded on, as libraries make some handles once a stream. The current
+            # one is set outside too: a capture that fails may leave the other one set.
+            with torch.cuda.stream(stream):
+                run()
+            torch.cuda.current_stream().wait_stream(stream)
+            graph = torch.cuda.CUDAGraph()
+            # Other threads may go on using the device meanwhile.
+            with torch.cuda.graph(graph, self._memory, stream, capture_error_mode="thread_local"):
+                run()
+
+        def replay() -> None:
+            with torch.cuda.device(self._device):
+                graph.replay()
+
+        return replay
+
+
+def driver_for(device: torch.device) -> Driver | None:
+    """What drives paged passes on a device; None where they are not worth it, as on the CPU."""
+    return CudaDriver(device) if device.type == "cuda" else None
+
+
+def fetch(values: torch.Tensor) -> NDArray[Any]:
+    """Read a tensor: on CUDA into pinned memory, waiting for an event, as a pass does once."""
+    if values.device.type != "cuda":
+        array: NDArray[Any] = values.cpu().numpy()
+        return array
+    pinned = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+    pinned.copy_(values, non_blocking=True)
+    with torch.cuda.device(values.device):
+        event: Any = torch.cuda.Event()
+        event.record()
+        event.synchronize()
+    array = pinned.numpy()
+    return array
