@@ -15,7 +15,7 @@ from groundspeed.drafting.base import Drafter, DraftRequest, DraftTree, Recyclin
 from groundspeed.errors import DraftError
 from groundspeed.types import Passage
 from groundspeed.verify.grounding import stretches
-from groundspeed.verify.sampling import leading
+from groundspeed.verify.top_tokens import leading
 
 if TYPE_CHECKING:
     import torch

@@ -9,7 +9,7 @@ import torch
 
 from groundspeed.errors import InputError
 from groundspeed.types import TokenLogprob
-from groundspeed.verify.sampling import leading
+from groundspeed.verify.top_tokens import leading
 
 if TYPE_CHECKING:
     from groundspeed.types import GenerationRequest

@@ -15,6 +15,7 @@ from groundspeed.verify.acceptance import Choose
 from groundspeed.verify.draws import draw
 from groundspeed.verify.processors import make_processors
 from groundspeed.verify.rejection import draw_by_rejection
+from groundspeed.verify.top_tokens import leading
 from groundspeed.verify.warpers import TopP, Typical
 
 if TYPE_CHECKING:
@@ -22,10 +23,7 @@ if TYPE_CHECKING:
 
     from groundspeed.types import GenerationRequest
 
-__all__ = ["Chooser", "ProcessedChooser", "leading", "make_chooser", "warm_up"]
-
-_BLOCK = 128
-"""Logits that are looked at together."""
+__all__ = ["Chooser", "ProcessedChooser", "make_chooser", "warm_up"]
 
 Chooser = Callable[[torch.Tensor], Choose]
 """Takes the logits [n + 1, vocab] of a pass, gives what chooses a token by row.
@@ -36,22 +34,8 @@ The rows are those of one path, asked for from the root down: each token is chos
 
 def greedy(logits: torch.Tensor) -> Choose:
     """The most probable token of each row, of equals the first."""
-    tokens: list[int] = _argmax(logits).tolist()
+    tokens: list[int] = leading(logits, 1)[:, 0].tolist()
     return lambda row, drafts=(): tokens[row]
-
-
-def _argmax(logits: torch.Tensor) -> torch.Tensor:
-    """``logits.argmax(-1)``, [n, vocab] -> [n]: of equals the first.
-
-    On the CPU PyTorch's own takes many times as long as its maximum, up to a tenth of a forward pass. So the
-    maximum finds the first block that holds it, and only that one is searched.
-    """
-    if logits.device.type != "cpu":
-        return logits.argmax(-1)
-    blocks = _blocks(logits)
-    first = blocks.amax(-1).argmax(-1)
-    rows = torch.arange(len(logits))
-    return first * _BLOCK + blocks[rows, first].argmax(-1)
 
 
 class ProcessedChooser:
@@ -159,42 +143,9 @@ def make_chooser(
 
 
 def warm_up() -> None:
-    """Compile what draws tokens, or load it from numba's cache, so that no request waits for it."""
+    """Compile what chooses tokens, or load it from numba's cache, so that no request waits for it."""
     scores = torch.zeros(1, 8)
     for warper in (TopP(0.9), Typical(0.9)):
         draw(warper(torch.zeros(1, 1, dtype=torch.long), scores)[0].numpy(), 0, 0)
-
-
-def leading(logits: torch.Tensor, k: int) -> NDArray[np.int32]:
-    """The most probable tokens of each row, best first.
-
-    A sort of a whole row takes far longer than its maximum. The k largest values lie in the k blocks whose
-    maxima are largest, so it is enough to sort the maxima, and then those blocks.
-
-    Args:
-        logits: [n, vocab].
-        k: How many; fewer where the vocabulary has fewer.
-
-    Returns:
-        int32 [n, k].
-    """
-    k = min(k, logits.shape[1])
-    blocks = _blocks(logits)
-    chosen = blocks.amax(-1).topk(min(k, blocks.shape[1])).indices
-    values = blocks.gather(1, chosen[..., None].expand(-1, -1, _BLOCK)).flatten(1)
-    best = values.topk(k).indices
-    ids = chosen.gather(1, best // _BLOCK) * _BLOCK + best % _BLOCK
-    return ids.to(device="cpu", dtype=torch.int32).numpy()
-
-
-def _blocks(logits: torch.Tensor) -> torch.Tensor:
-    """[n, vocab] -> [n, blocks, _BLOCK], filled up with what is never chosen.
-
-    Half precision is widened: on the CPU that and the maximum in float32 take a third of its own maximum.
-    """
-    if logits.dtype.itemsize < 4:
-        logits = logits.float()
-    missing = -logits.shape[1] % _BLOCK
-    if missing:
-        logits = torch.nn.functional.pad(logits, (0, missing), value=float("-inf"))
-    return logits.reshape(len(logits), -1, _BLOCK)
+    for dtype in (torch.float32, torch.bfloat16):
+        leading(scores.to(dtype), 1)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from groundspeed.verify.sampling import greedy, leading
+from groundspeed.verify.sampling import greedy
 
 DTYPES = [torch.float32, torch.bfloat16]
 
@@ -27,17 +27,3 @@ def test_logits_that_are_not_numbers_or_excluded_choose_as_in_torch(place):
     assert greedy(logits)(0) == logits.argmax(-1)[0]
     logits[1, place] = float("nan")
     assert greedy(logits)(1) == place == logits.argmax(-1)[1]
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("vocabulary", [3, 97, 1_000, 1_100, 49_152])
-def test_the_leading_tokens_are_those_of_a_sort(dtype, vocabulary):
-    torch.manual_seed(vocabulary)
-    logits = torch.randn(9, vocabulary).to(dtype)
-    got = leading(logits, 8)
-    k = min(8, vocabulary)
-    assert got.shape == (9, k)
-    assert got.dtype.name == "int32"
-    ids = torch.from_numpy(got).long()
-    assert all(len(set(row)) == k for row in got.tolist())
-    assert torch.equal(logits.gather(1, ids), logits.topk(k).values)
