@@ -156,13 +156,16 @@ class _Kept:
 
     def engine_for(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> Engine:
         """The engine, made when there is none or the model has moved."""
+        from groundspeed.verify.devices import driver_for
         from groundspeed.verify.engine import Engine
         from groundspeed.verify.target import TransformersTarget
 
         engine = self._engine
         weight = model.get_input_embeddings().weight
         if engine is None or (engine.target.device, engine.target.dtype) != (weight.device, weight.dtype):
-            self._engine = Engine(TransformersTarget(model), tokenizer or _NoTokenizer())
+            # Nothing is recorded, as the model is not ours: a layer may be another one the next time.
+            target = TransformersTarget(model, driver=driver_for(weight.device, record=False))
+            self._engine = Engine(target, tokenizer or _NoTokenizer())
         elif tokenizer is not None and tokenizer is not engine.tokenizer:
             self._engine = Engine(engine.target, tokenizer, cost=engine.cost)
         assert self._engine is not None

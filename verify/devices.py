@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-__all__ = ["CudaDriver", "Driver", "driver_for", "fetch"]
+__all__ = ["CudaDriver", "Driver", "driver_for"]
 
 _capturing = threading.Lock()
 """CUDA takes one capture at a time in a process."""
@@ -18,6 +18,11 @@ _capturing = threading.Lock()
 
 class Driver:
     """Runs passes over fixed buffers on any device, each one anew."""
+
+    def fetch(self, values: torch.Tensor) -> NDArray[Any]:
+        """Read a tensor, once everything that was launched is done."""
+        array: NDArray[Any] = values.cpu().numpy()
+        return array
 
     def upload(self, values: NDArray[np.int64], into: torch.Tensor) -> None:
         """Copy values [n] to a tensor [n] of the device; what is launched later sees them."""
@@ -38,11 +43,13 @@ class CudaDriver(Driver):
 
     Args:
         device: A CUDA device.
+        record: Whether passes may be recorded; otherwise each is run anew.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, *, record: bool = True) -> None:
         self._device = device
-        self._stream: Any = torch.cuda.Stream(device)
+        self._record = record
+        self._stream = cast(Any, torch.cuda).Stream(device)
         # One pool for all graphs, as they never run at the same time.
         self._memory: Any = torch.cuda.graph_pool_handle()
 
@@ -52,8 +59,21 @@ class CudaDriver(Driver):
         pinned.numpy()[:] = values
         into.copy_(pinned, non_blocking=True)
 
+    def fetch(self, values: torch.Tensor) -> NDArray[Any]:
+        """See ``Driver``; waits for an event behind the copy."""
+        pinned = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+        with torch.cuda.device(self._device):
+            pinned.copy_(values, non_blocking=True)
+            event = cast(Any, torch.cuda).Event()
+            event.record()
+            event.synchronize()
+        array: NDArray[Any] = pinned.numpy()
+        return array
+
     def capture(self, run: Callable[[], object]) -> Callable[[], object]:
         """See ``Driver``; ``run`` is called twice, to set up its libraries first and then to be recorded."""
+        if not self._record:
+            return run
         stream = self._stream
         with _capturing, torch.cuda.device(self._device), torch.cuda.stream(torch.cuda.current_stream()):
             stream.wait_stream(torch.cuda.current_stream())
@@ -74,21 +94,11 @@ class CudaDriver(Driver):
         return replay
 
 
-def driver_for(device: torch.device) -> Driver | None:
-    """What drives paged passes on a device; None where they are not worth it, as on the CPU."""
-    return CudaDriver(device) if device.type == "cuda" else None
+def driver_for(device: torch.device, *, record: bool = True) -> Driver | None:
+    """What drives paged passes on a device; None where they are not worth it, as on the CPU.
 
-
-def fetch(values: torch.Tensor) -> NDArray[Any]:
-    """Read a tensor: on CUDA into pinned memory, waiting for an event, as a pass does once."""
-    if values.device.type != "cuda":
-        array: NDArray[Any] = values.cpu().numpy()
-        return array
-    pinned = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
-    pinned.copy_(values, non_blocking=True)
-    with torch.cuda.device(values.device):
-        event: Any = torch.cuda.Event()
-        event.record()
-        event.synchronize()
-    array = pinned.numpy()
-    return array
+    Args:
+        device: Where the model is.
+        record: Whether passes may be recorded: not those of a model that others change between them.
+    """
+    return CudaDriver(device, record=record) if device.type == "cuda" else None

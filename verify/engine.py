@@ -83,6 +83,9 @@ class Engine:
         self.tokenizer = tokenizer
         self.model_name = model_name
         self.drafter = Blend() if drafter is None else drafter
+        cache_bytes = spare_bytes(target.device) if cache_bytes is None else cache_bytes
+        if target.bytes_per_token:
+            target.reserve(cache_bytes // target.bytes_per_token)
         self.cost = measure_cost(target) if cost is None else cost
         if isinstance(self.drafter, Blend):
             self.drafter.warm_up()  # now, and not within the first answer
@@ -91,7 +94,7 @@ class Engine:
             target,
             BatchCost(self.cost),
             most_active=most_active,
-            cache_bytes=spare_bytes(target.device) if cache_bytes is None else cache_bytes,
+            cache_bytes=cache_bytes,
         )
         if target.capability.reason:
             logger.info(

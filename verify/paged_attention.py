@@ -73,10 +73,10 @@ class PassInputs(NamedTuple):
     def cut(cls, shape: Shape, values: Any) -> PassInputs:
         """Views into the first ``shape.inputs`` of some values."""
         texts, rows, pages = shape
-        by_row = values[: 5 * shape.tokens].reshape(5, texts, rows)
-        rest = values[5 * shape.tokens :]
-        table = rest[texts : texts + texts * pages].reshape(texts, pages)
-        return cls(*by_row, prefix=rest[:texts], table=table)
+        token_ids, positions, slots, enter, leave = values[: 5 * shape.tokens].reshape(5, texts, rows)
+        by_text = values[5 * shape.tokens : shape.inputs]
+        table = by_text[texts:].reshape(texts, pages)
+        return cls(token_ids, positions, slots, enter, leave, by_text[:texts], table)
 
 
 def pack(shape: Shape, segments: Sequence[Segment], caches: Sequence[PagedCache]) -> NDArray[np.int64]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from groundspeed.verify.base import Segment
 from groundspeed.verify.cache import chunks_of
@@ -16,6 +17,7 @@ from groundspeed.verify.devices import Driver
 from groundspeed.verify.paged_attention import PagedAttention, PassInputs, Shape, pack
 from groundspeed.verify.pages import PagedCache, PagePool
 from groundspeed.verify.sessions import TreeSession
+from groundspeed.verify.top_tokens import read_ahead
 
 if TYPE_CHECKING:
     from groundspeed.verify.target import TransformersTarget
@@ -116,6 +118,16 @@ class PagedPasses:
         self._driver = driver
         self._moved = self.pool.moved
 
+    @torch.inference_mode()
+    def reserve(self, tokens: int) -> None:
+        """Have room for texts of so many tokens in all, and record what a single text meets first."""
+        self.pool.reserve(tokens)
+        self._mind_moves()
+        for pages in (_LEAST_PAGES, 2 * _LEAST_PAGES):
+            for rows in (2**i for i in range(_LEAST_ROWS.bit_length() - 1, _MOST_ROWS.bit_length())):
+                shape = Shape(1, rows, pages)
+                self.replays(shape, self._upload(pack(shape, (), ())))
+
     def open(self, capacity: int, like: TreeSession | None, length: int) -> TreeSession:
         """Start a text; see ``TargetModel``."""
         before = None if like is None else like.cache
@@ -124,19 +136,22 @@ class PagedPasses:
 
     @torch.inference_mode()
     def verify(self, segments: Sequence[Segment]) -> list[torch.Tensor]:
-        """See ``TargetModel``; nothing waits for the device."""
-        if self.pool.moved != self._moved:
-            self.replays.forget()
-            self._moved = self.pool.moved
-        logits: dict[int, torch.Tensor] = {}
-        for group in _groups(segments):
-            logits.update(zip(group, self._verify([segments[i] for i in group]), strict=True))
+        """See ``TargetModel``; the device is waited for once, in the end."""
+        self._mind_moves()
+        groups = _groups(segments)
+        passes = [self._verify([segments[i] for i in group]) for group in groups]
+        read_ahead(passes, self._driver.fetch)
         for segment in segments:
             _cache_of(segment).advance(len(segment.token_ids))
+        logits = {
+            i: part
+            for group, (_, parts) in zip(groups, passes, strict=True)
+            for i, part in zip(group, parts, strict=True)
+        }
         return [logits[i] for i in range(len(segments))]
 
-    def _verify(self, segments: Sequence[Segment]) -> list[torch.Tensor]:
-        """One pass: the logits [rows + n, vocab] by segment."""
+    def _verify(self, segments: Sequence[Segment]) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
+        """One pass: its logits, and those by segment [rows + n, vocab], views of the first rows of it."""
         caches = [_cache_of(segment) for segment in segments]
         shape, fixed = _shape_of(segments)
         moves = np.concatenate([cache.moves for cache in caches], 1)
@@ -147,10 +162,8 @@ class PagedPasses:
             for row in range(_rows_of(segment) - count, _rows_of(segment))
         ]
         values = np.concatenate((pack(shape, segments, caches), *moves, wanted or [0]), dtype=np.int64)
-        inputs = torch.empty(len(values), dtype=torch.int64, device=self.pool.device)
-        self._driver.upload(values, inputs)
         inputs, source, target, rows = torch.split(
-            inputs, [shape.inputs, moves.shape[1], moves.shape[1], max(len(wanted), 1)]
+            self._upload(values), [shape.inputs, moves.shape[1], moves.shape[1], max(len(wanted), 1)]
         )
         if moves.size:
             self.pool.move(source, target)
@@ -160,7 +173,17 @@ class PagedPasses:
             logits = self.replays(shape, inputs).index_select(0, rows)
         else:
             logits = self._forward(shape, inputs, rows)
-        return list(torch.split(logits[: len(wanted)], counts))
+        return logits, torch.split(logits[: len(wanted)], counts)
+
+    def _upload(self, values: NDArray[np.int64]) -> torch.Tensor:
+        inputs = torch.empty(len(values), dtype=torch.int64, device=self.pool.device)
+        self._driver.upload(values, inputs)
+        return inputs
+
+    def _mind_moves(self) -> None:
+        if self.pool.moved != self._moved:
+            self.replays.forget()
+            self._moved = self.pool.moved
 
     def _forward(self, shape: Shape, values: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:
         """A pass of the model: the logits of some of its tokens, by default of all, [n, vocab]."""

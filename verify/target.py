@@ -82,8 +82,7 @@ class TransformersTarget:
 
     Args:
         model: A causal language model; its device and dtype are used as they are.
-        driver: What passes are run by; by default they are recorded where the model is on a CUDA device. Give
-            a plain ``Driver`` for a model that is changed between passes: what was recorded would not be.
+        driver: Runs its passes over paged KV caches; by default on a CUDA device only.
 
     Raises:
         ModelError: The model is an encoder-decoder.
@@ -148,7 +147,7 @@ class TransformersTarget:
     def reserve(self, tokens: int) -> None:
         """Get ready for texts of so many tokens at a time; see ``TargetModel``."""
         if self.paged is not None:
-            self.paged.pool.reserve(tokens)
+            self.paged.reserve(tokens)
 
     def open(self, capacity: int, *, like: TargetSession | None = None, length: int = 0) -> TargetSession:
         """Start a text; see ``TargetModel``."""
