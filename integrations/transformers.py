@@ -156,15 +156,14 @@ class _Kept:
 
     def engine_for(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> Engine:
         """The engine, made when there is none or the model has moved."""
-        from groundspeed.verify.devices import driver_for
         from groundspeed.verify.engine import Engine
         from groundspeed.verify.target import TransformersTarget
 
         engine = self._engine
         weight = model.get_input_embeddings().weight
         if engine is None or (engine.target.device, engine.target.dtype) != (weight.device, weight.dtype):
-            # Nothing is recorded, as the model is not ours: a layer may be another one the next time.
-            target = TransformersTarget(model, driver=driver_for(weight.device, record=False))
+            # Nothing is recorded or reserved on its device: the model is not ours, and may be changed.
+            target = TransformersTarget(model, driver=lambda device: None)
             self._engine = Engine(target, tokenizer or _NoTokenizer())
         elif tokenizer is not None and tokenizer is not engine.tokenizer:
             self._engine = Engine(engine.target, tokenizer, cost=engine.cost)

@@ -154,6 +154,7 @@ class Pattern(Cache):  # type: ignore[misc]
             yield
         finally:
             _active.pattern = None
+            self.layers.clear()  # they refer back, and what goes in circles is freed late
 
     @property
     def prefix(self) -> int:

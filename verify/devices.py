@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from typing import Any, cast
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -43,15 +44,13 @@ class CudaDriver(Driver):
 
     Args:
         device: A CUDA device.
-        record: Whether passes may be recorded; otherwise each is run anew.
     """
 
-    def __init__(self, device: torch.device, *, record: bool = True) -> None:
+    def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._record = record
         self._stream = cast(Any, torch.cuda).Stream(device)
-        # One pool for all graphs, as they never run at the same time.
-        self._memory: Any = torch.cuda.graph_pool_handle()
+        self._memory: Any = None  # of all graphs that there are: they never run at the same time
+        self._graphs: WeakSet[torch.cuda.CUDAGraph] = WeakSet()
 
     def upload(self, values: NDArray[np.int64], into: torch.Tensor) -> None:
         """See ``Driver``; the host does not wait. PyTorch keeps the pinned memory until it has been read."""
@@ -72,8 +71,6 @@ class CudaDriver(Driver):
 
     def capture(self, run: Callable[[], object]) -> Callable[[], object]:
         """See ``Driver``; ``run`` is called twice, to set up its libraries first and then to be recorded."""
-        if not self._record:
-            return run
         stream = self._stream
         with _capturing, torch.cuda.device(self._device), torch.cuda.stream(torch.cuda.current_stream()):
             stream.wait_stream(torch.cuda.current_stream())
@@ -82,10 +79,13 @@ class CudaDriver(Driver):
             with torch.cuda.stream(stream):
                 run()
             torch.cuda.current_stream().wait_stream(stream)
+            if not self._graphs:  # a pool goes with the last of its graphs
+                self._memory = torch.cuda.graph_pool_handle()
             graph = torch.cuda.CUDAGraph()
             # Other threads may go on using the device meanwhile.
             with torch.cuda.graph(graph, self._memory, stream, capture_error_mode="thread_local"):
                 run()
+        self._graphs.add(graph)
 
         def replay() -> None:
             with torch.cuda.device(self._device):
@@ -94,11 +94,6 @@ class CudaDriver(Driver):
         return replay
 
 
-def driver_for(device: torch.device, *, record: bool = True) -> Driver | None:
-    """What drives paged passes on a device; None where they are not worth it, as on the CPU.
-
-    Args:
-        device: Where the model is.
-        record: Whether passes may be recorded: not those of a model that others change between them.
-    """
-    return CudaDriver(device, record=record) if device.type == "cuda" else None
+def driver_for(device: torch.device) -> Driver | None:
+    """What drives paged passes on a device; None where they are not worth it, as on the CPU."""
+    return CudaDriver(device) if device.type == "cuda" else None

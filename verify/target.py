@@ -6,7 +6,7 @@ import inspect
 import logging
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -82,13 +82,16 @@ class TransformersTarget:
 
     Args:
         model: A causal language model; its device and dtype are used as they are.
-        driver: Runs its passes over paged KV caches; by default on a CUDA device only.
+        driver: Makes what runs its passes over paged KV caches, by default on a CUDA device only; with None
+            each text has a cache of its own.
 
     Raises:
         ModelError: The model is an encoder-decoder.
     """
 
-    def __init__(self, model: PreTrainedModel, *, driver: Driver | None = None) -> None:
+    def __init__(
+        self, model: PreTrainedModel, *, driver: Callable[[torch.device], Driver | None] = driver_for
+    ) -> None:
         if model.config.is_encoder_decoder:
             raise ModelError(
                 f"{type(model).__name__} is an encoder-decoder; a causal (decoder-only) language model is "
@@ -106,9 +109,8 @@ class TransformersTarget:
         self.windows: dict[int, int | None] = {}
         self.paged: PagedPasses | None = None
         self.capability: Capability = examine(self)
-        driver = driver or driver_for(self.device)
-        if driver is not None and self.capability.supports_tree:
-            self._turn_to_pages(driver)
+        if self.capability.supports_tree and (drives := driver(self.device)) is not None:
+            self._turn_to_pages(drives)
 
     @property
     def vocab_size(self) -> int:
