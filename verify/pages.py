@@ -69,7 +69,8 @@ class PagePool:
     def reserve(self, tokens: int) -> None:
         """Have room for texts of so many tokens in all, so that the buffers need not move."""
         with self._lock:
-            self._resize(max(self.pages, _OWN + chunks_of(tokens)))
+            # One more, as a text that ends is kept beside itself for a moment; they share all pages but one.
+            self._resize(max(self.pages, _OWN + chunks_of(tokens) + 1))
 
     @torch.inference_mode()
     def allocate(self, count: int) -> NDArray[np.int64]:

@@ -97,12 +97,17 @@ def test_draws_and_what_was_read_before_are_as_on_the_cpu(model, replayed):
     assert all(result.stats.cached_tokens >= 130 for result in results[1:])
 
 
-def test_pages_come_back_when_requests_are_over(replayed, answers):
-    target, _ = replayed
-    with engine_of(target, RandomTrees, answers) as engine:
-        engine.generate_all(REQUESTS)
+def test_where_memory_is_short_requests_wait_and_the_pool_stays_where_it_is(model, answers):
+    target, _ = recorded(model)
+    room = 600 * target.bytes_per_token  # for two of them
+    with Engine(target, Words(), cost=FREE, cache_bytes=room) as engine:
+        pool = target.paged.pool
+        before = pool.moved, pool.pages
+        for _ in range(2):
+            assert texts_of(engine.generate_all(REQUESTS)) == answers
+        assert (pool.moved, pool.pages) == before
         engine.forget_prefixes()
-        assert target.paged.pool.free == target.paged.pool.pages - 2
+        assert pool.free == pool.pages - 2
 
 
 def test_a_pass_uploads_once_is_read_once_and_asks_for_nothing_else():
