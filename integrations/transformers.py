@@ -162,7 +162,9 @@ class _Kept:
         engine = self._engine
         weight = model.get_input_embeddings().weight
         if engine is None or (engine.target.device, engine.target.dtype) != (weight.device, weight.dtype):
-            self._engine = Engine(TransformersTarget(model), tokenizer or _NoTokenizer())
+            # Nothing is recorded or reserved on its device: the model is not ours, and may be changed.
+            target = TransformersTarget(model, driver=lambda device: None)
+            self._engine = Engine(target, tokenizer or _NoTokenizer())
         elif tokenizer is not None and tokenizer is not engine.tokenizer:
             self._engine = Engine(engine.target, tokenizer, cost=engine.cost)
         assert self._engine is not None

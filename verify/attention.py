@@ -26,7 +26,7 @@ from groundspeed.verify.cache import KeyValueCache
 from groundspeed.verify.paths import trace_paths
 from groundspeed.verify.step_attention import Scoring, StepAttention
 
-__all__ = ["IMPLEMENTATION", "PassAttention", "Stretch", "register"]
+__all__ = ["IMPLEMENTATION", "PassAttention", "Pattern", "Stretch", "attend_masked", "register"]
 
 IMPLEMENTATION = "groundspeed"
 
@@ -138,13 +138,56 @@ class Stretch:
         return self._masks[key]
 
 
-class PassAttention(Cache):  # type: ignore[misc]
-    """The attention pattern of one forward pass, and what the model takes for its cache.
+class Pattern(Cache):  # type: ignore[misc]
+    """Who sees whom in one forward pass, and what the model takes for its cache.
 
     Attributes:
         positions: int64 [1, rows], of the pass's tokens in their texts.
         windows: By layer, the window that the model asked for.
     """
+
+    positions: torch.Tensor
+
+    def __init__(self, layers: int) -> None:
+        """Make the caches that the layers of a model hand their new states to."""
+        super().__init__(layers=[_Layer(self, layer) for layer in range(layers)])
+        self.windows: dict[int, int | None] = {}
+        self._noted: dict[int, tuple[int, torch.Tensor]] = {}
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Make this the pattern of the forward passes of the current thread."""
+        _active.pattern = self
+        try:
+            yield
+        finally:
+            _active.pattern = None
+            self.layers.clear()  # they refer back, and what goes in circles is freed late
+
+    @property
+    def prefix(self) -> int:
+        """Most committed tokens before a stretch."""
+        raise NotImplementedError
+
+    def note(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
+        """Take in that these, [1, heads, rows, size], are a layer's new keys and values."""
+        self._noted[id(key)] = (layer, key)  # held, so that no other tensor gets its id
+
+    def layer_of(self, key: torch.Tensor) -> int:
+        """Whose keys they are: a layer may look at those of another one."""
+        if id(key) not in self._noted:
+            raise RuntimeError("the model changes keys between its cache and its attention")
+        return self._noted[id(key)][0]
+
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scoring: Scoring
+    ) -> torch.Tensor:
+        """Query [1, H, rows, dk], key and value [1, G, rows, d], as noted -> [1, rows, H, dv]."""
+        raise NotImplementedError
+
+
+class PassAttention(Pattern):
+    """The pattern of stretches that each have a cache of their own."""
 
     def __init__(self, stretches: Sequence[Stretch], rows: int, layers: int, device: torch.device) -> None:
         """Describe a pass.
@@ -155,24 +198,13 @@ class PassAttention(Cache):  # type: ignore[misc]
             layers: Of the model.
             device: Where the model's embeddings live.
         """
-        super().__init__(layers=[_Layer(self, layer) for layer in range(layers)])
+        super().__init__(layers)
         self._stretches = stretches
         self._kernels: list[StepAttention] | None = None
-        self._written: dict[int, tuple[int, torch.Tensor]] = {}
-        self.windows: dict[int, int | None] = {}
         positions = np.zeros(rows, np.int64)
         for stretch in stretches:
             positions[stretch.first : stretch.first + stretch.rows] = stretch.prefix + stretch.offsets
         self.positions = torch.from_numpy(positions).to(device)[None]
-
-    @contextmanager
-    def active(self) -> Iterator[None]:
-        """Make this the pattern of the forward passes of the current thread."""
-        _active.pattern = self
-        try:
-            yield
-        finally:
-            _active.pattern = None
 
     @property
     def prefix(self) -> int:
@@ -180,22 +212,16 @@ class PassAttention(Cache):  # type: ignore[misc]
         return max(stretch.prefix for stretch in self._stretches)
 
     def note(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
-        """Take in that these, [1, heads, rows, size], are a layer's new keys and values."""
+        """See ``Pattern``."""
+        super().note(layer, key, value)
         for stretch in self._stretches:
             stretch.cache.prepare(layer, key, value)
-        self._written[id(key)] = (layer, key)  # held, so that no other tensor gets its id
 
     def attend(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        scoring: Scoring,
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scoring: Scoring
     ) -> torch.Tensor:
-        """Query [1, H, rows, dk], key and value [1, G, rows, d], as noted -> [1, rows, H, dv]."""
-        if id(key) not in self._written:
-            raise RuntimeError("the model changes keys between its cache and its attention")
-        layer = self._written[id(key)][0]
+        """See ``Pattern``."""
+        layer = self.layer_of(key)
         shape = (1, query.shape[2], query.shape[1], value.shape[3])
         out = torch.zeros(shape, dtype=query.dtype, device=query.device)
         others = self._stretches
@@ -223,7 +249,7 @@ class PassAttention(Cache):  # type: ignore[misc]
 class _Layer(CacheLayerMixin):  # type: ignore[misc]
     """What a layer takes for its cache: hands on the new states, which are stored when they are looked at."""
 
-    def __init__(self, pattern: PassAttention, layer: int) -> None:
+    def __init__(self, pattern: Pattern, layer: int) -> None:
         super().__init__()
         self._pattern = pattern
         self._layer = layer
@@ -261,20 +287,38 @@ def _attend_stretch(
     heads, groups = query.shape[1], key.shape[1]
     each = heads // groups
     window, scaling = scoring.window, scoring.scaling
-    fused = scoring.softcap is None and scoring.sinks is None
     unwindowed = window is None or size <= window
-    if fused and stretch.causal and prefix == 0 and unwindowed and size > 1:
+    if scoring.fused and stretch.causal and prefix == 0 and unwindowed and size > 1:
         key, value = key.repeat_interleave(each, 1), value.repeat_interleave(each, 1)
         return scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling)
     mask, first = stretch.mask(each, window, query.dtype, query.device)
-    query = query.reshape(1, groups, each * size, -1)
     keys, values = cache.read(layer, first, prefix + stretch.held + size)
-    if fused:
-        out = scaled_dot_product_attention(query, keys[None], values[None], attn_mask=mask, scale=scaling)
-    else:
-        mask = mask[0].expand(groups, -1, -1)
-        out = _attend_plainly(query[0], keys, values, mask, scoring)
+    out = attend_masked(query.reshape(1, groups, each * size, -1), keys[None], values[None], mask, scoring)
     return out.reshape(1, heads, size, -1)
+
+
+def attend_masked(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor,
+    scoring: Scoring,
+) -> torch.Tensor:
+    """Attention under an additive mask.
+
+    Args:
+        query: [b, G, r, dk], the query heads of a key/value head behind one another.
+        key: [b, G, k, dk].
+        value: [b, G, k, dv].
+        mask: [b, 1, r, k].
+        scoring: Of the layer; its window is in the mask.
+
+    Returns:
+        [b, G, r, dv].
+    """
+    if scoring.fused:
+        return scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scoring.scaling)
+    return _attend_plainly(query, key, value, mask, scoring)
 
 
 def _attend_plainly(
@@ -284,22 +328,24 @@ def _attend_plainly(
     mask: torch.Tensor,
     scoring: Scoring,
 ) -> torch.Tensor:
-    """Attention by matrix products: query [G, r, d], key and value [G, k, d], mask [G, r, k] -> [G, r, d].
+    """``attend_masked`` by matrix products.
 
     Has what the fused kernels lack: soft-capped logits (Gemma 2) and attention sinks (gpt-oss). Its scores
     are rounded to the dtype before the softmax, as in eager attention.
     """
     softcap, sinks = scoring.softcap, scoring.sinks
-    scores = query @ key.transpose(1, 2) * scoring.scaling
+    scores = query @ key.transpose(2, 3) * scoring.scaling
     if softcap is not None:
         scores = torch.tanh(scores / softcap) * softcap
     scores = scores + mask
     if sinks is None:
         return scores.softmax(-1, dtype=torch.float32).to(value.dtype) @ value
-    groups, rows, _ = query.shape
+    batch, groups, rows, _ = query.shape
     each = rows * groups // sinks.numel()
     sink = sinks.reshape(groups, -1, 1).repeat_interleave(each, 1).to(scores.dtype)
-    weights = torch.cat((scores, sink), -1).softmax(-1, dtype=torch.float32)[..., :-1]
+    weights = torch.cat((scores, sink.expand(batch, -1, -1, -1)), -1).softmax(-1, dtype=torch.float32)[
+        ..., :-1
+    ]
     return weights.to(value.dtype) @ value
 
 
@@ -316,7 +362,7 @@ def _forward(
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """Called per layer with query [1, H, s, d], key and value [1, G, s, d]; returns [1, s, H, d]."""
-    pattern: PassAttention | None = getattr(_active, "pattern", None)
+    pattern: Pattern | None = getattr(_active, "pattern", None)
     if pattern is None:
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
 

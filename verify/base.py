@@ -117,6 +117,10 @@ class TargetModel(Protocol):
         """What a token takes in the KV cache, 0 where it is not known."""
         ...
 
+    def reserve(self, tokens: int) -> None:
+        """Get ready for KV caches of so many tokens in all, where it helps to know beforehand."""
+        ...
+
     def open(self, capacity: int, *, like: TargetSession | None = None, length: int = 0) -> TargetSession:
         """Start a text that will never hold more than ``capacity`` tokens, draft nodes included.
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 
-__all__ = ["CHUNK", "KeyValueCache", "Layout", "StateKind", "whole_chunks"]
+__all__ = ["CHUNK", "KeyValueCache", "Layout", "StateKind", "chunks_of", "steps_in_place", "whole_chunks"]
 
 
 CHUNK = 128
@@ -22,6 +23,11 @@ def chunks_of(tokens: int) -> int:
 def whole_chunks(tokens: int) -> int:
     """The room that is reserved for so many tokens, in tokens."""
     return chunks_of(tokens) * CHUNK
+
+
+def steps_in_place(path: Sequence[int]) -> int:
+    """How many of the first nodes of an accepted path stand where they are needed already."""
+    return next((step for step, node in enumerate(path) if node != step), len(path))
 
 
 class StateKind(NamedTuple):
@@ -133,11 +139,9 @@ class KeyValueCache:
         self.length += tokens
 
     @torch.inference_mode()
-    def keep(self, path: list[int]) -> None:
+    def keep(self, path: Sequence[int]) -> None:
         """Commit the tokens at ``path`` (indices, rising, behind the committed ones) and drop the others."""
-        run = 0
-        while run < len(path) and path[run] == run:
-            run += 1
+        run = steps_in_place(path)
         if run < len(path):
             for buffer in self._buffers:
                 source = torch.tensor([self.length + i for i in path[run:]], device=buffer.device)

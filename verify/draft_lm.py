@@ -14,7 +14,7 @@ from groundspeed.drafting.draft_lm import Outlook
 from groundspeed.errors import InputError, ModelError
 from groundspeed.verify.base import Segment
 from groundspeed.verify.cache import whole_chunks
-from groundspeed.verify.sampling import leading
+from groundspeed.verify.top_tokens import leading
 
 if TYPE_CHECKING:
     from groundspeed.drafting.base import DraftTree, TargetView
@@ -55,9 +55,13 @@ def load_draft_lm(
     if tokenizer is not None:
         check_same_tokens(load_tokenizer(name, on_progress), tokenizer)
     model = load_model(name, device, dtype, on_progress).model
-    target = TransformersTarget(model)
+
+    def unpaged() -> TransformersTarget:
+        return TransformersTarget(model, driver=lambda device: None)  # passes that go on from one another
+
+    target = unpaged()
     if target.capability.supports_tree and pack_linears(model):
-        target = TransformersTarget(model)
+        target = unpaged()
     return TargetAsDraftLM(target)
 
 

@@ -22,7 +22,8 @@ from groundspeed.drafting.draft_lm import Outlook
 from groundspeed.errors import DraftError, InputError, ModelError
 from groundspeed.verify.base import Segment
 from groundspeed.verify.draft_lm import outlook_of
-from groundspeed.verify.target import TransformersTarget, TreeSession
+from groundspeed.verify.sessions import TreeSession
+from groundspeed.verify.target import TransformersTarget
 
 __all__ = ["Exit", "FirstLayers", "measure_exits"]
 

@@ -88,6 +88,9 @@ class Engine:
         self.tokenizer = tokenizer
         self.model_name = model_name
         self.drafter = Blend() if drafter is None else drafter
+        cache_bytes = spare_bytes(target.device) if cache_bytes is None else cache_bytes
+        if target.bytes_per_token:
+            target.reserve(cache_bytes // target.bytes_per_token)
         self.cost = measure_cost(target) if cost is None else cost
         self.trust = Trust()
         if isinstance(self.drafter, Blend | DraftModel | Together):
@@ -97,7 +100,7 @@ class Engine:
             target,
             BatchCost(self.cost),
             most_active=most_active,
-            cache_bytes=spare_bytes(target.device) if cache_bytes is None else cache_bytes,
+            cache_bytes=cache_bytes,
         )
         release_threads()  # of loading and measuring, which most often happen in another thread
         if target.capability.reason:

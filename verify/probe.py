@@ -7,6 +7,7 @@ wrongly.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from groundspeed.verify.base import Capability, Segment, TargetSession
 if TYPE_CHECKING:
     from groundspeed.verify.target import TransformersTarget
 
-__all__ = ["examine"]
+__all__ = ["examine", "try_tree"]
 
 _TREE_LAYERS = {"full_attention", "sliding_attention"}
 
@@ -37,15 +38,14 @@ _STEPS = 3
 
 def examine(target: TransformersTarget) -> Capability:
     """Find out what ``target`` can verify: trees, else chains, else nothing."""
-    from groundspeed.verify.sessions import ChainSession
-    from groundspeed.verify.target import TreeSession
+    from groundspeed.verify.cache import KeyValueCache
+    from groundspeed.verify.sessions import ChainSession, TreeSession
 
     kinds = set(_layer_types(target.config)) - _TREE_LAYERS
     if kinds:
         reason = f"its layers of kind {', '.join(sorted(kinds))} keep a state that a tree cannot branch from"
     else:
-        session = TreeSession(target.layout, _PROMPT + len(_PARENTS) + _STEPS)
-        fault = _try(target, session, _PARENTS, _PATH)
+        fault = try_tree(target, lambda capacity: TreeSession(KeyValueCache(target.layout, capacity)))
         reason = _try_windows(target) or fault
         if not reason:
             return Capability("tree")
@@ -57,6 +57,16 @@ def examine(target: TransformersTarget) -> Capability:
     if not fault:
         return Capability("plain", reason)
     return Capability("plain", f"{reason}; nor can its cache be driven: {fault}", cached=False)
+
+
+def try_tree(target: TransformersTarget, opened: Callable[[int], TargetSession]) -> str:
+    """Verify a small tree over a KV cache of our own; what is wrong with the outcome, in words.
+
+    Args:
+        target: The model.
+        opened: Starts a text of so many tokens at most.
+    """
+    return _try(target, opened(_PROMPT + len(_PARENTS) + _STEPS), _PARENTS, _PATH)
 
 
 def _layer_types(config: Any) -> list[str]:

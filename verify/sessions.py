@@ -1,4 +1,4 @@
-"""Texts of models that do not take trees: over the library's own cache, or without one."""
+"""The texts of a target model: over KV caches of our own, over the library's, or without one."""
 
 from __future__ import annotations
 
@@ -9,11 +9,46 @@ import torch
 
 from groundspeed.drafting.base import DraftTree
 from groundspeed.errors import ModelError
+from groundspeed.verify.cache import KeyValueCache
+from groundspeed.verify.pages import PagedCache
 
 if TYPE_CHECKING:
     from groundspeed.verify.target import TransformersTarget
 
-__all__ = ["ChainSession", "RecomputeSession"]
+__all__ = ["ChainSession", "RecomputeSession", "TreeSession"]
+
+
+class TreeSession:
+    """A text whose KV cache is ours: trees are verified by tree attention and compacted in place.
+
+    Attributes:
+        cache: Its keys and values.
+        shows: Whether hidden states are to be kept.
+        hidden: What the output head was shown in the last pass, [1 + n, hidden_size], behind the last
+            committed token and the n nodes; after ``commit`` without the nodes that were dropped.
+    """
+
+    def __init__(self, cache: KeyValueCache | PagedCache) -> None:
+        """Take a text up behind what its cache holds."""
+        self.cache = cache
+        self.shows = False
+        self.hidden: torch.Tensor | None = None
+
+    @property
+    def length(self) -> int:
+        """Committed tokens in the KV cache."""
+        return self.cache.length
+
+    def commit(self, path: Sequence[int]) -> None:
+        """Keep the nodes of ``path`` and drop all others."""
+        self.cache.keep(path)
+        if self.hidden is not None:
+            self.hidden = self.hidden[[0, *(node + 1 for node in path)]]
+
+    def close(self) -> None:
+        """Free the KV cache."""
+        self.cache.free()
+        self.hidden = None
 
 
 class ChainSession:

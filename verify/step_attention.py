@@ -37,6 +37,11 @@ class Scoring(NamedTuple):
     softcap: float | None = None
     sinks: torch.Tensor | None = None
 
+    @property
+    def fused(self) -> bool:
+        """Whether PyTorch's fused attention can do it."""
+        return self.softcap is None and self.sinks is None
+
 
 class StepAttention:
     """Attends for the short stretches of one pass, layer by layer."""

@@ -6,7 +6,7 @@ import inspect
 import logging
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -16,11 +16,14 @@ import torch
 from numpy.typing import NDArray
 
 from groundspeed.errors import ModelError
-from groundspeed.verify.attention import IMPLEMENTATION, PassAttention, Stretch, register
+from groundspeed.verify.attention import IMPLEMENTATION, PassAttention, Pattern, Stretch, register
 from groundspeed.verify.base import Capability, Segment, TargetSession
 from groundspeed.verify.cache import KeyValueCache, Layout
-from groundspeed.verify.probe import examine
-from groundspeed.verify.sessions import ChainSession, RecomputeSession
+from groundspeed.verify.devices import Driver, driver_for
+from groundspeed.verify.paged_passes import PagedPasses
+from groundspeed.verify.pages import PagedCache
+from groundspeed.verify.probe import examine, try_tree
+from groundspeed.verify.sessions import ChainSession, RecomputeSession, TreeSession
 from groundspeed.verify.shallow import shallow_twin
 from groundspeed.verify.view import SessionView, head_inputs
 
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
 
     from groundspeed.drafting.base import TargetView
 
-__all__ = ["TransformersTarget", "TreeSession", "warn_of_processors"]
+__all__ = ["TransformersTarget", "warn_of_processors"]
 
 
 _LEAST_ROWS = 4
@@ -37,7 +40,7 @@ _LEAST_ROWS = 4
 than several: with rows to spare a plain step is quicker, and rounds as a step that verifies a draft does."""
 
 
-_LOCKS: WeakKeyDictionary[Any, threading.Lock] = WeakKeyDictionary()
+_LOCKS: WeakKeyDictionary[Any, threading.RLock] = WeakKeyDictionary()
 """One per model, whoever drives it: the attention function is swapped for the time of a pass."""
 
 _PROCESSORS = {
@@ -82,15 +85,20 @@ class TransformersTarget:
         capability: What it can verify in one pass.
         layout: Of its KV caches.
         windows: By layer, the attention window that it asked for in the last packed pass.
+        paged: Runs its passes over paged KV caches; None where each text has a cache of its own.
 
     Args:
         model: A causal language model; its device and dtype are used as they are.
+        driver: Makes what runs its passes over paged KV caches, by default on a CUDA device only; with None
+            each text has a cache of its own.
 
     Raises:
         ModelError: The model is an encoder-decoder.
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(
+        self, model: PreTrainedModel, *, driver: Callable[[torch.device], Driver | None] = driver_for
+    ) -> None:
         if model.config.is_encoder_decoder:
             raise ModelError(
                 f"{type(model).__name__} is an encoder-decoder; a causal (decoder-only) language model is "
@@ -103,11 +111,14 @@ class TransformersTarget:
         self.device: torch.device = embeddings.device
         self.dtype: torch.dtype = embeddings.dtype
         self._parameters = frozenset(inspect.signature(model.forward).parameters)
-        self._lock = _LOCKS.setdefault(model, threading.Lock())
+        self._lock = _LOCKS.setdefault(model, threading.RLock())
         self.layout = Layout({})
         self.windows: dict[int, int | None] = {}
         self._twins: dict[int, PreTrainedModel] = {}
+        self.paged: PagedPasses | None = None
         self.capability: Capability = examine(self)
+        if self.capability.supports_tree and (drives := driver(self.device)) is not None:
+            self._turn_to_pages(drives)
 
     @property
     def vocab_size(self) -> int:
@@ -143,14 +154,22 @@ class TransformersTarget:
         """What a token takes in the KV cache, 0 where it is not known."""
         return self.layout.bytes_per_token if self.capability.supports_tree else 0
 
+    def reserve(self, tokens: int) -> None:
+        """Get ready for texts of so many tokens at a time; see ``TargetModel``."""
+        if self.paged is not None:
+            self.paged.reserve(tokens)
+
     def open(self, capacity: int, *, like: TargetSession | None = None, length: int = 0) -> TargetSession:
         """Start a text; see ``TargetModel``."""
         if self.capability.supports_tree:
-            session = TreeSession(self.layout, capacity)
+            assert like is None or isinstance(like, TreeSession)
+            if self.paged is not None:
+                return self.paged.open(capacity, like, length)
+            cache = KeyValueCache(self.layout, capacity)
             if like is not None:
-                assert isinstance(like, TreeSession)
-                session.cache.take(like.cache, length)
-            return session
+                assert isinstance(like.cache, KeyValueCache)
+                cache.take(like.cache, length)
+            return TreeSession(cache)
         if self.capability.decoding == "plain" and not self.capability.cached:
             return RecomputeSession(self)
         return ChainSession(self, rewind=self.capability.supports_chain)
@@ -158,6 +177,10 @@ class TransformersTarget:
     def verify(self, segments: Sequence[Segment]) -> list[torch.Tensor]:
         """Take texts through one forward pass; see ``TargetModel``. Texts without trees take turns."""
         if segments and isinstance(segments[0].session, TreeSession):
+            if isinstance(segments[0].session.cache, PagedCache):
+                assert self.paged is not None
+                with self._lock:
+                    return self.paged.verify(segments)
             return self._verify_packed(segments)
         logits = []
         for segment in segments:
@@ -177,19 +200,17 @@ class TransformersTarget:
             committed, held = len(segment.token_ids), segment.held
             session = segment.session
             assert isinstance(session, TreeSession)
+            assert isinstance(session.cache, KeyValueCache)
             sessions.append(session)
             stretches.append(Stretch(session.cache, committed, segment.tree.parents, len(tokens), held=held))
             nodes = segment.tree.token_ids[held:].tolist()
             tokens += [*segment.token_ids, *nodes]
             counts.append(min(segment.rows, committed) + len(nodes) if segment.rows else 0)
             rows += range(len(tokens) - counts[-1], len(tokens))
-        tokens += [0] * (_LEAST_ROWS - len(tokens) if self.device.type == "cpu" else 0)
-        pattern = PassAttention(stretches, len(tokens), self.layers, self.device)
-        self.windows = pattern.windows
         shows = any(session.shows for session in sessions)
         with ExitStack() as stack:
             inputs = stack.enter_context(head_inputs(self.model)) if shows else []
-            logits = self._forward_pattern(tokens, rows, pattern)
+            logits = self._run_packed(tokens, rows, stretches)
         for session, segment in zip(sessions, segments, strict=True):
             session.cache.advance(len(segment.token_ids))
         self.layout.complete = True
@@ -204,7 +225,9 @@ class TransformersTarget:
 
     def view(self, session: TargetSession) -> TargetView | None:
         """What the drafter of a text may use of the model; see ``TargetModel``."""
-        return SessionView(self, session) if isinstance(session, TreeSession) else None
+        if not isinstance(session, TreeSession) or isinstance(session.cache, PagedCache):
+            return None  # a recorded pass keeps no hidden states, and has no room for passes in between
+        return SessionView(self, session)
 
     def read_ahead(
         self,
@@ -220,22 +243,47 @@ class TransformersTarget:
         """
         if layers not in self._twins:
             self._twins[layers] = shallow_twin(self.model, layers)
+        assert isinstance(session.cache, KeyValueCache)
         tokens = list(token_ids[held:])
-        rows = list(range(len(tokens)))
-        tokens += [0] * (_LEAST_ROWS - len(tokens) if self.device.type == "cpu" else 0)
         stretch = Stretch(session.cache, 0, parents, held=held)
-        pattern = PassAttention([stretch], len(tokens), layers, self.device)
-        return self._forward_pattern(tokens, rows, pattern, self._twins[layers])
+        return self._run_packed(tokens, range(len(tokens)), [stretch], self._twins[layers])
 
-    @torch.inference_mode()
-    def _forward_pattern(
-        self, tokens: list[int], rows: list[int], pattern: PassAttention, model: PreTrainedModel | None = None
+    def _run_packed(
+        self,
+        tokens: list[int],
+        rows: Sequence[int],
+        stretches: Sequence[Stretch],
+        model: PreTrainedModel | None = None,
     ) -> torch.Tensor:
         """Run the model, or a twin of it, over a packed pass; logits of some rows, [len(rows), vocab]."""
+        size = max(len(tokens), _LEAST_ROWS if self.device.type == "cpu" else 0)
+        token_ids = torch.tensor([[*tokens, *[0] * (size - len(tokens))]], device=self.device)
+        pattern = PassAttention(stretches, size, self.layers, self.device)
         # A last row is always asked for: no row at all is more than some models can take.
-        wanted = torch.tensor(rows or [len(tokens) - 1], device=self.device)
+        wanted = torch.tensor(list(rows) or [size - 1], device=self.device)
+        return self.run(token_ids, pattern, wanted, model)[: len(rows)]
+
+    @torch.inference_mode()
+    def run(
+        self,
+        token_ids: torch.Tensor,
+        pattern: Pattern,
+        rows: torch.Tensor | None,
+        model: PreTrainedModel | None = None,
+    ) -> torch.Tensor:
+        """Run the model over a pass whose attention is ours.
+
+        Args:
+            token_ids: int64 [1, s].
+            pattern: Who sees whom.
+            rows: int64 [n], the tokens behind which logits are wanted; None for all.
+            model: A twin of the model to run in its place.
+
+        Returns:
+            Logits [n, vocab].
+        """
         inputs = {
-            "input_ids": torch.tensor([tokens], device=self.device),
+            "input_ids": token_ids,
             "position_ids": pattern.positions,
             "cache": pattern,
             "use_cache": True,
@@ -245,12 +293,12 @@ class TransformersTarget:
             self.config._attn_implementation = IMPLEMENTATION
             try:
                 with pattern.active():
-                    logits = self._logits(inputs, wanted, model)
+                    logits = self._logits(inputs, 0 if rows is None else rows, model)
             finally:
                 self.config._attn_implementation = before
-        if logits.shape[0] != len(wanted):
-            logits = logits[wanted]
-        return logits[: len(rows)]
+        self.windows = pattern.windows
+        # Some models give all whatever is asked for.
+        return logits if rows is None or logits.shape[0] == len(rows) else logits[rows]
 
     @torch.inference_mode()
     def forward(
@@ -285,46 +333,20 @@ class TransformersTarget:
     def _logits(
         self, inputs: dict[str, Any], rows: int | torch.Tensor, model: PreTrainedModel | None = None
     ) -> torch.Tensor:
-        """Hand the model what it takes; logits of the last ``rows`` tokens or of those, or of all."""
+        """Hand the model what it takes; logits of the last ``rows`` tokens, 0 for all, or of those rows."""
         inputs["logits_to_keep"] = rows
         taken = {name: value for name, value in inputs.items() if name in self._parameters}
         logits: torch.Tensor = (model or self.model)(**taken).logits
         return logits[0]
 
-
-class TreeSession:
-    """A text whose KV cache is ours: trees are verified by tree attention and compacted in place.
-
-    Attributes:
-        cache: Its keys and values.
-        shows: Whether hidden states are to be kept.
-        hidden: What the output head was shown in the last pass, [1 + n, hidden_size], behind the last
-            committed token and the n nodes; after ``commit`` without the nodes that were dropped.
-    """
-
-    def __init__(self, layout: Layout, capacity: int) -> None:
-        """Reserve the KV cache.
-
-        Args:
-            layout: Of the model's caches.
-            capacity: Most tokens the cache will hold, draft nodes included.
-        """
-        self.cache = KeyValueCache(layout, capacity)
-        self.shows = False
-        self.hidden: torch.Tensor | None = None
-
-    @property
-    def length(self) -> int:
-        """Committed tokens in the KV cache."""
-        return self.cache.length
-
-    def commit(self, path: Sequence[int]) -> None:
-        """Keep the nodes of ``path`` and drop all others."""
-        self.cache.keep(list(path))
-        if self.hidden is not None:
-            self.hidden = self.hidden[[0, *(node + 1 for node in path)]]
-
-    def close(self) -> None:
-        """Free the KV cache."""
-        self.cache.free()
-        self.hidden = None
+    def _turn_to_pages(self, driver: Driver) -> None:
+        """Run passes over paged caches from now on, if that gives the same as the model alone."""
+        devices = {kind.device for pair in self.layout.kinds.values() for kind in pair}
+        if len(devices) > 1:
+            fault = f"its layers are on {len(devices)} devices"
+        else:
+            self.paged = PagedPasses(self, driver)
+            fault = try_tree(self, self.open)
+        if fault:
+            self.paged = None
+            logger.warning("each text has a KV cache of its own, and no pass is recorded: %s", fault)

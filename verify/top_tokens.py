@@ -3,18 +3,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, MutableMapping, Sequence
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.utils.weak import WeakTensorKeyDictionary
 
+from groundspeed.drafting.features import ROW
 from groundspeed.jit import kernel
 
-__all__ = ["leading"]
+__all__ = ["leading", "read_ahead"]
 
 _BLOCK = 128
 """Logits that are looked at together."""
 
 _BITS = {torch.float32: torch.int32, torch.bfloat16: torch.int16, torch.float16: torch.int16}
+
+_read: MutableMapping[torch.Tensor, NDArray[np.int32]] = WeakTensorKeyDictionary()
+"""By logits, int32 [n, 1 + ROW] that was read ahead: the most probable token, and then the leading ones."""
+
+
+def read_ahead(
+    passes: Sequence[tuple[torch.Tensor, Sequence[torch.Tensor]]],
+    fetch: Callable[[torch.Tensor], NDArray[Any]],
+) -> None:
+    """Read what ``leading`` will be asked for of all texts of a pass at once, as a device is waited for.
+
+    Args:
+        passes: Logits [n, vocab], with those of each text: views of the first rows, one after the other.
+        fetch: Reads a tensor.
+    """
+    found = fetch(torch.cat([_indices(logits) for logits, _ in passes]))
+    start = 0
+    for logits, texts in passes:
+        row = start
+        for text in texts:
+            _read[text] = found[row : row + len(text)]
+            row += len(text)
+        start += len(logits)
+
+
+def _indices(logits: torch.Tensor) -> torch.Tensor:
+    best = logits.argmax(-1, keepdim=True)  # of equals the first, which topk does not promise
+    return torch.cat((best, logits.topk(min(ROW, logits.shape[1])).indices), 1).to(torch.int32)
 
 
 def leading(logits: torch.Tensor, k: int) -> NDArray[np.int32]:
@@ -31,6 +64,9 @@ def leading(logits: torch.Tensor, k: int) -> NDArray[np.int32]:
         int32 [n, k].
     """
     k = min(k, logits.shape[1])
+    read = _read.get(logits)
+    if read is not None and k < read.shape[1]:
+        return read[:, :1] if k == 1 else read[:, 1 : 1 + k]
     bits = _BITS.get(logits.dtype)
     if logits.device.type != "cpu" or bits is None:
         best = logits.argmax(-1, keepdim=True) if k == 1 else logits.topk(k).indices

@@ -12,12 +12,13 @@ import torch
 from numpy.typing import NDArray
 
 from groundspeed.errors import DraftError
-from groundspeed.verify.cache import CHUNK
+from groundspeed.verify.cache import CHUNK, KeyValueCache
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from groundspeed.verify.target import TransformersTarget, TreeSession
+    from groundspeed.verify.sessions import TreeSession
+    from groundspeed.verify.target import TransformersTarget
 
 __all__ = ["SessionView", "head_inputs"]
 
@@ -76,6 +77,7 @@ class SessionView:
     ) -> torch.Tensor:
         """Run the first layers over a tree whose first node is the last committed token."""
         cache = self._session.cache
+        assert isinstance(cache, KeyValueCache)
         room = cache.chunks * CHUNK - cache.length
         if len(token_ids) > room:
             raise DraftError(f"{len(token_ids)} nodes were to be read and the KV cache has room for {room}")

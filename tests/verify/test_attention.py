@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
+from helpers.attention import ancestors, formula, parent_lists
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from groundspeed.verify.attention import PassAttention, Stretch
 from groundspeed.verify.cache import KeyValueCache, Layout
 from groundspeed.verify.step_attention import Scoring
-
-
-@st.composite
-def parent_lists(draw, most=12):
-    size = draw(st.integers(0, most))
-    return np.array([draw(st.integers(-1, node - 1)) for node in range(size)], np.int32)
-
-
-def ancestors(parents, node):
-    found = []
-    while node >= 0:
-        found.append(node)
-        node = parents[node]
-    return found[::-1]
 
 
 def cache_of(prefix, key, value, rng):
@@ -49,15 +35,6 @@ def test_a_token_sees_the_committed_ones_before_it_and_its_own_path(committed, p
         want = [*range(committed), *(committed + above for above in path)]
         assert stretch.offsets[row] == len(want) - 1
         assert stretch.paths[row, : len(want)].tolist() == want
-
-
-def formula(query, keys, values, scaling, softcap, sink):
-    scores = (keys.double() @ query.double()) * scaling
-    if softcap is not None:
-        scores = torch.tanh(scores / softcap) * softcap
-    if sink is not None:
-        scores = torch.cat((scores, sink.double()[None]))
-    return scores.softmax(0)[: len(keys)] @ values.double()
 
 
 SHAPES = st.tuples(
