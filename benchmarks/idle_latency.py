@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 from groundspeed.drafting.budget import share_budget
+from groundspeed.drafting.worth import Price
 from groundspeed.integrations.bench.prompts import read_prompts
 from groundspeed.types import GenerationRequest
 from groundspeed.verify.engine import Engine
@@ -26,11 +27,14 @@ PIECE = 1024
 def by_hand(engine: Engine, request: GenerationRequest) -> tuple[int, ...]:
     generation = Generation(engine, request, engine.encode(request.prompt), None)
     generation.begin(engine.target.open(generation.capacity))
+    price = Price(1.0, 0.0)
     while not generation.finished:
         if generation.decoding:
             context = generation.session.length
-            cost = engine.cost.relative(context)
-            segment = generation.step(share_budget([generation.propose()], cost)[0])
+            pass_s = engine.cost.seconds(context)
+            [tree] = share_budget([generation.propose()], pass_s / pass_s[0])
+            price = Price(pass_s[0], (pass_s[len(tree)] - pass_s[0]) / max(len(tree), 1))
+            segment = generation.step(tree)
         else:
             segment = generation.segment(PIECE)
         begun = time.perf_counter()
@@ -38,7 +42,7 @@ def by_hand(engine: Engine, request: GenerationRequest) -> tuple[int, ...]:
         seconds = time.perf_counter() - begun
         if generation.written:
             engine.cost.observe(len(segment.tree), context, seconds)
-        for _ in generation.take(segment, logits, 0.0, seconds):
+        for _ in generation.take(segment, logits, 0.0, seconds, price, shared=False):
             pass
     token_ids = generation.result().token_ids
     generation.end()
