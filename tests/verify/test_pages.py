@@ -87,6 +87,7 @@ def test_texts_hold_what_was_committed_whatever_they_share_and_whoever_leaves(st
         cache, kept = texts[number]
         path = sorted(data.draw(st.sets(st.integers(0, nodes - 1), max_size=nodes))) if nodes else []
         new = random_states(pool, committed + nodes, rng)
+        cache.settle()  # as every pass does first
         write(pool, cache, new)
         cache.advance(committed)
         cache.keep(path)
@@ -97,9 +98,10 @@ def test_texts_hold_what_was_committed_whatever_they_share_and_whoever_leaves(st
         if leaves:
             texts.pop(data.draw(st.sampled_from(sorted(texts))))[0].free()
         for cache, kept in texts.values():
-            cache.settle()
-            assert equal(read(pool, cache), kept)
-    for cache, _ in texts.values():
+            assert cache.moves.size or equal(read(pool, cache), kept)
+    for cache, kept in texts.values():
+        cache.settle()
+        assert equal(read(pool, cache), kept)
         cache.free()
     assert pool.free == pool.pages - 2
 
