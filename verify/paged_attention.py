@@ -1,8 +1,8 @@
 """The attention of a pass over pages: shapes by bucket, and all that differs between passes in one array.
 
 A pass is a table of texts and rows. What the device reads beside weights and pages lies in one int64 array,
-so one copy brings it there, and a recorded pass finds it where it was. Rows to spare repeat the first row of
-their text, so that they compute something harmless, and write to a page that nobody reads.
+so one copy brings it there, and a recorded pass finds it where it was. Rows to spare see what the first row
+of their text sees, so that what they compute is at least numbers, and write to a page that nobody reads.
 """
 
 from __future__ import annotations
@@ -104,8 +104,6 @@ def pack(shape: Shape, segments: Sequence[Segment], caches: Sequence[PagedCache]
         trace_spans(tree.parents, committed, enter, leave, positions)
         positions += cache.length
         slots[:] = cache.slots(cache.length, cache.length + rows)
-        for part in (inputs.token_ids, inputs.positions, inputs.enter):
-            part[text, rows:] = part[text, 0]
         inputs.prefix[text] = cache.length
         pages = min(len(cache.pages), shape.pages)
         inputs.table[text, :pages] = cache.pages[:pages]

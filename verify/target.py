@@ -157,14 +157,16 @@ class TransformersTarget:
     def reserve(self, tokens: int) -> None:
         """Get ready for texts of so many tokens at a time; see ``TargetModel``."""
         if self.paged is not None:
-            self.paged.reserve(tokens)
+            with self._lock:
+                self.paged.reserve(tokens)
 
     def open(self, capacity: int, *, like: TargetSession | None = None, length: int = 0) -> TargetSession:
         """Start a text; see ``TargetModel``."""
         if self.capability.supports_tree:
             assert like is None or isinstance(like, TreeSession)
             if self.paged is not None:
-                return self.paged.open(capacity, like, length)
+                with self._lock:  # the pool may move
+                    return self.paged.open(capacity, like, length)
             cache = KeyValueCache(self.layout, capacity)
             if like is not None:
                 assert isinstance(like.cache, KeyValueCache)

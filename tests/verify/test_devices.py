@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from contextlib import contextmanager
-from unittest.mock import MagicMock, create_autospec
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -52,11 +53,13 @@ def calls(monkeypatch):
         yield
         current.pop()
 
-    def recording(graph, memory, stream, **options):
-        noted.append(f"record into {memory} on {stream.name}, {options['capture_error_mode']}")
-        return on_stream(stream)
+    arguments = inspect.signature(torch.cuda.graph)  # of the real one
 
-    graph = create_autospec(torch.cuda.graph, side_effect=recording)  # with the arguments of the real one
+    def recording(*args, **options):
+        given = arguments.bind(*args, **options).arguments
+        noted.append(f"record into {given['pool']} on {given['stream'].name}, {given['capture_error_mode']}")
+        return on_stream(given["stream"])
+
     handles = iter(range(9))
     empty = torch.empty
 
@@ -70,7 +73,7 @@ def calls(monkeypatch):
         "Event": Event,
         "device": on_device,
         "stream": on_stream,
-        "graph": graph,
+        "graph": recording,
         "current_stream": lambda: Stream(name=current[-1]),
         "graph_pool_handle": lambda: next(handles),
     }.items():
