@@ -280,8 +280,9 @@ def _block_checksums(descriptor: int, end: int) -> Iterator[int]:
     """Checksums of the blocks of a file; all cores take part."""
 
     def stretch(begin: int) -> list[int]:
-        data = memoryview(os.pread(descriptor, min(_READ_BYTES, end - begin), begin))
-        return [crc32(data[at : at + _BLOCK]) for at in range(0, len(data), _BLOCK)]
+        size = min(_READ_BYTES, end - begin)
+        data = memoryview(os.pread(descriptor, size, begin))
+        return [crc32(data[at : at + _BLOCK]) for at in range(0, size, _BLOCK)]
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for checksums in pool.map(stretch, range(_HEADER_BYTES, end, _READ_BYTES)):
