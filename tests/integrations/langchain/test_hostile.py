@@ -179,9 +179,7 @@ async def test_leaving_the_asynchronous_stream_of_a_chain_ends_the_request(scrip
     assert await anext(stream) == "a"
     assert engine.closed == 0
     await stream.aclose()
-    for _ in range(
-        1000
-    ):  # LangChain leaves the model's stream to the event loop, which closes it in a moment
+    for _ in range(1000):  # LangChain leaves it to the event loop, which takes a moment
         if engine.closed:
             break
         await asyncio.sleep(0.01)
