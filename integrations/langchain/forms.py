@@ -16,7 +16,7 @@ from groundspeed.verify.grammar import JSON_WHITESPACE
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["answer_instructions", "answer_schema", "call_grammar", "call_or_answer_grammar"]
+__all__ = ["answer_instructions", "answer_schema", "call_grammar", "call_or_answer_grammar", "closed"]
 
 _ANY_OBJECT = {"type": "object"}
 
