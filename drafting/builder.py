@@ -9,8 +9,8 @@ from groundspeed.types import Source
 
 __all__ = ["TreeBuilder"]
 
-_LEAST = 1e-6
-"""A path probability is above 0 by the contract, and in float32 too."""
+_LEAST = float(np.finfo(np.float32).tiny)
+"""A path probability is above 0 by the contract."""
 
 
 class TreeBuilder:
