@@ -90,7 +90,7 @@ def as_api_error(error: BaseException) -> ApiError:
 
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The statuses of errors, for the OpenAPI document of a route; those that every route has come by themselves."""
+    """The statuses of errors for the OpenAPI document of a route, beside those that every route has."""
     every = (400, 401, 408, 413, 429, 500, 503)
     return {status: {"model": ErrorReply} for status in sorted({*every, *statuses})}
 

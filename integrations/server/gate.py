@@ -66,7 +66,7 @@ class Gate:
                 "route": route,
                 "status": status,
                 "seconds": round(seconds, 4),
-                **passage.scope["state"].get("noted", {}),
+                **passage.scope["state"]["noted"],
             },
         )
 
@@ -96,7 +96,7 @@ class _Passage:
         self._settings = settings
         self._bytes = 0
         self._more = True
-        scope.setdefault("state", {})["begun"] = self.begun
+        scope.setdefault("state", {}).update(begun=self.begun, noted={})
 
     async def receive(self) -> Message:
         """The next piece of the body, or that the client has left, which may take as long as it likes."""

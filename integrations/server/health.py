@@ -6,7 +6,7 @@ from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 
-from groundspeed.integrations.server.errors import ApiError, ErrorReply
+from groundspeed.integrations.server.errors import ErrorReply
 from groundspeed.integrations.server.serving import ServingOf
 
 __all__ = ["router"]

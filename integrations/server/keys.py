@@ -70,8 +70,8 @@ class Keys:
         for key, caller in (callers or {}).items():
             if len(key) < _LEAST or not (key.isascii() and key.isprintable()) or " " in key:
                 raise InputError(
-                    f"the key of {caller.name!r} has {len(key)} characters; a key must have {_LEAST} or more, "
-                    "of ASCII without spaces: make one with `openssl rand -hex 24`"
+                    f"the key of {caller.name!r} has {len(key)} characters; a key must have {_LEAST} or "
+                    "more, of ASCII without spaces: make one with `openssl rand -hex 24`"
                 )
             self._callers.append((_digest(key), caller))
 

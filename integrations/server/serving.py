@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
+import groundspeed
+from groundspeed.integrations.pipeline import RagPipeline
 from groundspeed.integrations.server.errors import ApiError
 from groundspeed.integrations.server.keys import EVERYBODY, Caller
 from groundspeed.integrations.server.metrics import Metrics
-from groundspeed.integrations.pipeline import RagPipeline
 from groundspeed.integrations.server.settings import Settings
 from groundspeed.integrations.tokenizing import CORPUS
 
@@ -59,8 +60,8 @@ class Admission:
             wait = max(1, round(self._seconds * self._waiting / self._running))
             raise ApiError(
                 429,
-                f"{self._running} requests are being answered and {self._waiting} wait, which is all that may; "
-                f"try again in {wait} s",
+                f"{self._running} requests are being answered and {self._waiting} wait, which is all that "
+                f"may; try again in {wait} s",
                 "queue_full",
                 headers={"retry-after": str(wait)},
             )
@@ -120,6 +121,11 @@ class Serving:
             return self.given
         return RagPipeline(self.engine, self.stores.retriever(namespace))
 
+    @property
+    def fingerprint(self) -> str:
+        """What the same seed gives the same answer under."""
+        return f"groundspeed-{groundspeed.__version__}-{self.engine.dtype}"
+
     def check_model(self, name: str) -> None:
         """Refuse another model than there is.
 
@@ -163,7 +169,7 @@ def _caller(
             "invalid_api_key",
             headers={"www-authenticate": "Bearer"},
         )
-    request.state.noted = {"caller": caller.name}
+    request.state.noted["caller"] = caller.name
     return caller
 
 

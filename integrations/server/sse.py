@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from groundspeed.integrations.server.errors import as_api_error
 
-__all__ = ["EventStreamResponse", "event_stream"]
+__all__ = ["EventStreamResponse", "event_stream", "streamed"]
 
 logger = logging.getLogger(__name__)
 
@@ -29,14 +29,20 @@ class EventStreamResponse(StreamingResponse):
 def event_stream(items: AsyncGenerator[BaseModel | dict[str, Any]]) -> EventStreamResponse:
     """Send items as they come, each as one event, and at last ``[DONE]``.
 
-    An error ends the stream with an event that holds it, without ``[DONE]``. When the client leaves, or is told
-    no more, the generator is closed: what it has begun it must end in ``finally``.
+    An error ends the stream with an event that holds it, without ``[DONE]``. When the client leaves, the
+    generator is closed: what it has begun it must end in ``finally``.
 
     Args:
         items: Models, of which the fields that were set are sent, or dicts.
     """
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
     return EventStreamResponse(_encoded(items), headers=headers)
+
+
+def streamed(item: type[BaseModel]) -> dict[str, Any]:
+    """What ``responses`` of a route says under 200, if beside its plain reply it has a stream of items."""
+    told = f"Events whose data is a {item.__name__}, and `[DONE]` at last."
+    return {"content": {"text/event-stream": {"schema": {"type": "string", "description": told}}}}
 
 
 async def _encoded(items: AsyncGenerator[BaseModel | dict[str, Any]]) -> AsyncGenerator[bytes]:

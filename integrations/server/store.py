@@ -1,16 +1,15 @@
-"""Namespaces and documents of the store: added, listed and deleted over HTTP, by each key in its own namespaces."""
+"""Namespaces and documents of the store, over HTTP; each key sees its own namespaces only."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 from uuid import uuid4
 
-import anyio.to_thread
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, Field
 
 from groundspeed.datastores.documents import StoreContents
+from groundspeed.integrations.server.answering import away
 from groundspeed.integrations.server.bodies import Body
 from groundspeed.integrations.server.errors import ApiError, documented, invalid
 from groundspeed.integrations.server.serving import Admitted, CallerOf, ServingOf
@@ -18,8 +17,6 @@ from groundspeed.integrations.server.stores import NAME
 from groundspeed.types import Document
 
 __all__ = ["router"]
-
-T = TypeVar("T")
 
 router = APIRouter(prefix="/v1/namespaces", tags=["store"])
 
@@ -101,21 +98,21 @@ async def list_namespaces(serving: ServingOf, caller: CallerOf) -> Namespaces:
         names = [name for name in serving.stores.names() if caller.sees(name)]
         return [_facts(name, serving.stores.contents(name)) for name in names]
 
-    return Namespaces(data=await _away(look))
+    return Namespaces(data=await away(look))
 
 
 @router.get("/{namespace}", responses=documented(403, 404))
 async def get_namespace(namespace: Namespace, serving: ServingOf, caller: CallerOf) -> NamespaceFacts:
     """Describe a namespace."""
     caller.check(namespace)
-    return _facts(namespace, await _away(lambda: serving.stores.contents(namespace)))
+    return _facts(namespace, await away(lambda: serving.stores.contents(namespace)))
 
 
 @router.delete("/{namespace}", responses=documented(403, 404), dependencies=[Admitted])
 async def delete_namespace(namespace: Namespace, serving: ServingOf, caller: CallerOf) -> Deleted:
     """Delete a namespace with all its documents."""
     caller.check(namespace)
-    await _away(lambda: serving.stores.remove(namespace))
+    await away(lambda: serving.stores.remove(namespace))
     return Deleted(id=namespace, object="namespace")
 
 
@@ -129,7 +126,7 @@ async def list_documents(
 ) -> Documents:
     """List the documents of a namespace, without their texts."""
     caller.check(namespace)
-    contents = await _away(lambda: serving.stores.contents(namespace))
+    contents = await away(lambda: serving.stores.contents(namespace))
     documents = [stored.document for stored in contents.documents]
     start = 0
     if after is not None:
@@ -149,7 +146,7 @@ async def add_documents(
     """Add documents, all or none; the namespace is made if it is missing."""
     caller.check(namespace)
     added = [Document(one.id or uuid4().hex, one.text, one.metadata) for one in body.documents]
-    contents = await _away(lambda: serving.stores.upsert(namespace, added))
+    contents = await away(lambda: serving.stores.upsert(namespace, added))
     facts = _facts(namespace, contents)
     return Added(**facts.model_dump(), ids=[one.id for one in added])
 
@@ -160,7 +157,7 @@ async def get_document(
 ) -> DocumentFacts:
     """Give a document with its text."""
     caller.check(namespace)
-    contents = await _away(lambda: serving.stores.contents(namespace))
+    contents = await away(lambda: serving.stores.contents(namespace))
     found = next((stored.document for stored in contents.documents if stored.document.id == document), None)
     if found is None:
         raise _missing(namespace, document)
@@ -175,16 +172,11 @@ async def delete_document(
 ) -> Deleted:
     """Delete a document."""
     caller.check(namespace)
-    before = await _away(lambda: serving.stores.contents(namespace))
+    before = await away(lambda: serving.stores.contents(namespace))
     if not any(stored.document.id == document for stored in before.documents):
         raise _missing(namespace, document)
-    await _away(lambda: serving.stores.delete(namespace, [document]))
+    await away(lambda: serving.stores.delete(namespace, [document]))
     return Deleted(id=document, object="document")
-
-
-async def _away(work: Callable[[], T]) -> T:
-    """Do what waits for the disk on a thread."""
-    return await anyio.to_thread.run_sync(work)
 
 
 def _facts(name: str, contents: StoreContents) -> NamespaceFacts:

@@ -26,8 +26,10 @@ _Mark = tuple[int, int, int]
 
 
 class Stores:
-    """Document stores in one folder: that of the folder itself is the namespace ``corpus``, where ``groundspeed
-    index`` puts it; further ones lie in its folder ``namespaces``.
+    """Document stores in one folder.
+
+    The folder's own store, where ``groundspeed index`` puts a corpus, is the namespace ``corpus``; others lie
+    in the folder ``namespaces`` within it.
 
     All methods may wait for the disk or for an embedding model, and may be called in any thread. A store that
     another process replaces or deletes is seen at the next call.
@@ -163,8 +165,8 @@ class Stores:
     def _missing(self, name: str) -> ApiError:
         return ApiError(
             404,
-            f"there is no namespace {name!r}; add documents to it, or look at GET /v1/namespaces for those that "
-            "there are",
+            f"there is no namespace {name!r}; add documents to it, or see GET /v1/namespaces for those "
+            "that there are",
             "namespace_not_found",
             param="namespace",
         )
