@@ -4,7 +4,8 @@
     python benchmarks/serving.py load --seconds 300
 
 ``speed`` asks the engine itself and through HTTP in turn, in one process that loads the model; the clients
-are in another. It reports the time to the first token, one request at a time, and tokens a second with 8 clients.
+are in another. It reports the time to the first token, one request at a time, and tokens a second with 8 at
+once.
 
 ``load`` keeps 16 clients busy with chats and completions, whole and streamed, with documents, tools and
 schemas; a tenth of their requests are malformed, and a tenth are left in the middle. It compares every answer
