@@ -16,6 +16,7 @@ from groundspeed.integrations.cli.datastore import datastore
 from groundspeed.integrations.cli.demo import demo
 from groundspeed.integrations.cli.doctor import doctor
 from groundspeed.integrations.cli.index import index
+from groundspeed.integrations.cli.serve import serve
 
 __all__ = ["app", "main"]
 
@@ -46,6 +47,7 @@ app = typer.Typer(
 app.command()(index)
 app.command()(ask)
 app.command()(generate)
+app.command()(serve)
 app.command()(doctor)
 app.command(hidden=True)(demo)
 app.add_typer(bench, name="bench")
