@@ -35,10 +35,14 @@ from groundspeed.datastores.files import sync_folder, write_through
 from groundspeed.errors import StoreError
 from groundspeed.types import Document
 
-__all__ = ["Chunking", "DocumentStore", "Postings", "StoreContents", "StoredDocument"]
+__all__ = ["NAMESPACES", "Chunking", "DocumentStore", "Postings", "StoreContents", "StoredDocument"]
 
 FORMAT = "groundspeed document store"
 VERSION = 1
+
+NAMESPACES = "namespaces"
+"""A folder in that of a store where other stores may lie."""
+
 _HEADER = "header.json"
 _LOCK = ".lock"
 _GENERATION = "generation-"
@@ -138,6 +142,14 @@ class DocumentStore:
         """Whether the folder holds a store."""
         return (self.path / _HEADER).is_file()
 
+    def mark(self) -> tuple[int, int, int] | None:
+        """What tells one state of the store from another; None without a store. Microseconds."""
+        try:
+            status = (self.path / _HEADER).stat()
+        except OSError:
+            return None
+        return status.st_ino, status.st_mtime_ns, status.st_size
+
     def read(self) -> StoreContents:
         """Read everything, so that a later write does not disturb the reader.
 
@@ -224,6 +236,24 @@ class DocumentStore:
         finally:
             self._sweep()
 
+    def remove(self) -> None:
+        """Remove the store; what else lies in its folder stays.
+
+        Raises:
+            StoreError: Another process is writing, or the disk refused.
+        """
+        with self.lock():
+            try:
+                (self.path / _HEADER).unlink(missing_ok=True)
+                sync_folder(self.path)
+            except OSError as error:
+                raise StoreError(
+                    f"The store {self.path} cannot be removed ({error.strerror}); make its folder writable."
+                ) from error
+            self._sweep()
+            if {path.name for path in self.path.iterdir()} <= {_LOCK}:
+                shutil.rmtree(self.path, ignore_errors=True)
+
     def _generations(self) -> list[Path]:
         return [path for path in self.path.glob(f"{_GENERATION}*") if path.name[len(_GENERATION) :].isdigit()]
 
@@ -239,7 +269,7 @@ class DocumentStore:
             raise StoreError(f"The store {self.path} is a file, a folder was wanted; give another path.")
         if not self.path.is_dir() or self.exists():
             return
-        ours = {_LOCK, *(path.name for path in self._generations())}
+        ours = {_LOCK, NAMESPACES, *(path.name for path in self._generations())}
         if foreign := next((path.name for path in self.path.iterdir() if path.name not in ours), None):
             raise StoreError(
                 f"The folder {self.path} is not a store and holds other things ({foreign}); "

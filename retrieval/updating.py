@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from groundspeed.datastores.documents import DocumentStore, StoreContents, StoredDocument
+from groundspeed.datastores.documents import Chunking, DocumentStore, StoreContents, StoredDocument
 from groundspeed.errors import InputError
 from groundspeed.retrieval.base import Embedder
-from groundspeed.retrieval.chunking import DEFAULT_CHUNKING
+from groundspeed.retrieval.chunking import DEFAULT_CHUNKING, Span, chunk
 from groundspeed.retrieval.index import digest_of
 from groundspeed.retrieval.sparse import build_postings
 from groundspeed.types import Document
@@ -22,9 +22,9 @@ _ROOT = "documents"  # no path: what is put in by itself came from no folder, an
 
 
 def upsert_documents(
-    store: DocumentStore, documents: Iterable[Document], embedder: Embedder
+    store: DocumentStore, documents: Iterable[Document], embedder: Embedder, *, cut: bool = False
 ) -> StoreContents:
-    """Put documents into a store, each as one chunk; one with the id of another takes its place.
+    """Put documents into a store; one with the id of another takes its place.
 
     Documents that are as they were are not embedded again.
 
@@ -32,6 +32,7 @@ def upsert_documents(
         store: Made if it is missing; it changes as a whole or not at all.
         documents: The last one counts, of several with one id.
         embedder: Makes the vectors; the one that made those of the store.
+        cut: Cut them into chunks as an indexed corpus is; otherwise each is one chunk.
 
     Returns:
         What the store holds now.
@@ -51,9 +52,13 @@ def upsert_documents(
         if not fresh and store.exists():
             return old
         kept = _without(old, {stored.document.id for stored in fresh})
-        texts = [stored.document.text for stored in fresh]
         first = len(kept.documents)
-        spans = [(first + number, 0, len(text)) for number, text in enumerate(texts)]
+        spans = [
+            (first + number, start, end)
+            for number, stored in enumerate(fresh)
+            for start, end in _spans(stored.document, old.chunking if cut else None)
+        ]
+        texts = [fresh[row - first].document.text[start:end] for row, start, end in spans]
         vectors = embedder.embed(texts) if texts else np.empty((0, embedder.dimension), np.float32)
         return _written(
             store,
@@ -80,6 +85,10 @@ def delete_documents(store: DocumentStore, ids: Collection[str]) -> StoreContent
         if not any(stored.document.id in set(ids) for stored in old.documents):
             return old
         return _written(store, _without(old, set(ids)))
+
+
+def _spans(document: Document, chunking: Chunking | None) -> list[Span]:
+    return [Span(0, len(document.text))] if chunking is None else chunk(document, chunking)
 
 
 def _stored(document: Document) -> StoredDocument:

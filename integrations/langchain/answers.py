@@ -13,7 +13,7 @@ from langchain_core.messages.content import Citation, create_citation
 from langchain_core.messages.tool import ToolCall, invalid_tool_call, tool_call, tool_call_chunk
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 
-from groundspeed.integrations.langchain.tools import Call, CallReader
+from groundspeed.integrations.tools import Call, CallReader
 from groundspeed.types import Event, GenerationResult, GenerationStats, Passage, StepEvent
 
 if TYPE_CHECKING:

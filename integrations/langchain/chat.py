@@ -22,7 +22,7 @@ from groundspeed.integrations.langchain.documents import without_documents
 from groundspeed.integrations.langchain.messages import ChatPrompt
 from groundspeed.integrations.langchain.settings import GroundspeedSettings
 from groundspeed.integrations.langchain.structured import grammar_of, structured_output
-from groundspeed.integrations.langchain.tools import OPENING, CallReader, chosen_tools, forced_call
+from groundspeed.integrations.tools import OPENING, CallReader, chosen_tools, forced_call
 from groundspeed.types import GenerationRequest
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from langchain_core.utils.function_calling import convert_to_json_schema
 from langchain_core.utils.pydantic import is_basemodel_subclass
 
 from groundspeed.errors import InputError
-from groundspeed.integrations.langchain.tools import closed
+from groundspeed.integrations.tools import closed
 from groundspeed.types import Grammar
 
 if TYPE_CHECKING:
