@@ -107,7 +107,7 @@ function settings() {
   const number = (id) => ($(id).value === "" ? undefined : Number($(id).value));
   return {
     question: $("question").value, k: number("k"), max_tokens: number("max_tokens"),
-    temperature: number("temperature"), seed: number("seed"),
+    temperature: number("temperature"), seed: number("seed"), namespace: $("namespace").value || undefined,
   };
 }
 
