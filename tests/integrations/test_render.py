@@ -48,4 +48,6 @@ def test_no_stop_string_is_printed(coloured):
 
 
 def test_every_source_has_a_style():
-    assert all(isinstance(source_style(source), str) for source in Source)
+    assert all(
+        isinstance(source_style(source, 0 if source is Source.PASSAGE else None), str) for source in Source
+    )

@@ -156,13 +156,13 @@ class Answer {
     const perStep = stats ? stats.tokens_per_step : steps ? (this.tokens - 1) / steps : 0;
     const figures = [
       ["tokens/s", this.speed ? rate(this.speed) : "–"],
-      ["tokens per step", perStep ? perStep.toFixed(2) : "–"],
+      ["tokens/step", perStep ? perStep.toFixed(2) : "–"],
       ["tokens in steps", this.tokens ? `${this.tokens} in ${steps}` : "–"],
-      ["drafted tokens accepted", this.tokens ? `${this.accepted} of ${this.drafted}` : "–"],
+      ["drafts accepted", this.tokens ? `${this.accepted} of ${this.drafted}` : "–"],
     ];
     if (stats) {
       const cached = stats.cached_tokens ? `, ${stats.cached_tokens} cached` : "";
-      figures.push([`prompt tokens${cached}`, `${stats.prompt_tokens} in ${stats.prefill_s.toFixed(2)} s`]);
+      figures.push([`prompt${cached}`, `${stats.prompt_tokens} in ${stats.prefill_s.toFixed(2)} s`]);
     }
     this.figures.replaceChildren(...figures.map(([name, value]) =>
       el("div", {}, el("dt", {}, name), el("dd", {}, value))));
@@ -171,8 +171,6 @@ class Answer {
   #explain() {
     const entries = Object.keys(SOURCES).filter((source) => this.counts.has(source));
     this.legend.replaceChildren(...entries.map((source) =>
-      el("li", {},
-        el("span", { className: `words ${source}` }, source === "target" ? "the model itself" : `from ${SOURCES[source]}`),
-        el("span", { className: "count" }, String(this.counts.get(source))))));
+      sample(source, el("span", { className: "count" }, String(this.counts.get(source))))));
   }
 }

@@ -45,6 +45,12 @@ function sourceName(token) {
   return token.source === "passage" ? `passage ${token.passage + 1}` : SOURCES[token.source];
 }
 
+/** A source in a legend, as its words look. */
+function sample(source, ...more) {
+  const name = source === "target" ? SOURCES.target : `from ${SOURCES[source]}`;
+  return el("li", {}, el("span", { className: `words ${source}` }, name), ...more);
+}
+
 /** The text of tokens with spaces and line breaks made visible where they would be lost. */
 function visible(text) {
   return text.replace(/\n/g, "⏎").replace(/\t/g, "⇥").replace(/^ | $/g, "␣");

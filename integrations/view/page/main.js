@@ -118,6 +118,7 @@ async function ask() {
   running = new AbortController();
   busy(true);
   fail("");
+  $("intro").hidden = true;
   passages.clear();
   lay(compare ? ["With speculation", "Plain decoding"] : ["Answer"]);
   try {
@@ -184,6 +185,8 @@ if (embedded) {
   open(JSON.parse(embedded.textContent));
 } else {
   $("ask").hidden = false;
+  $("intro").hidden = false;
+  document.querySelector("#intro .legend").append(...Object.keys(SOURCES).map((source) => sample(source)));
   $("question").focus();
   $("ask").addEventListener("submit", (event) => {
     event.preventDefault();
