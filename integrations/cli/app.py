@@ -17,6 +17,7 @@ from groundspeed.integrations.cli.demo import demo
 from groundspeed.integrations.cli.doctor import doctor
 from groundspeed.integrations.cli.explain import explain
 from groundspeed.integrations.cli.index import index
+from groundspeed.integrations.cli.serve import serve
 
 __all__ = ["app", "main"]
 
@@ -48,6 +49,7 @@ app.command()(index)
 app.command()(ask)
 app.command()(generate)
 app.command()(explain)
+app.command()(serve)
 app.command()(doctor)
 app.command(hidden=True)(demo)
 app.add_typer(bench, name="bench")

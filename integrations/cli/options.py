@@ -68,12 +68,19 @@ Learn: TypeAlias = Annotated[
 ]
 
 
-def load_engine(model: str | None, device: str, dtype: str, datastore: Path | None = None) -> Engine:
+def load_engine(
+    model: str | None, device: str, dtype: str, datastore: Path | None = None, most_active: int = 16
+) -> Engine:
     """Load the target model behind a progress bar."""
     from groundspeed.verify.engine import Engine
 
     quiet_libraries()
     with progress_bars() as report:
         return Engine.from_pretrained(
-            model, device=device, dtype=dtype, datastore=datastore, on_progress=report
+            model,
+            device=device,
+            dtype=dtype,
+            datastore=datastore,
+            most_active=most_active,
+            on_progress=report,
         )

@@ -36,17 +36,17 @@ async def away(work: Callable[[], T]) -> T:
     return await anyio.to_thread.run_sync(work)
 
 
-def submissions(serving: Serving, requests: Sequence[GenerationRequest]) -> list[Asked]:
-    """Check requests, whose prompts are token ids; what is left is to run them. Takes a while.
+def submissions(serving: Serving, requests: Sequence[GenerationRequest], n: int) -> list[Asked]:
+    """Check requests, whose prompts are token ids; what is left is to run them, n times each. Takes a while.
 
     Raises:
         ApiError: A prompt is too long for this server, or there are too many requests.
         InputError: What ``Engine.submission`` raises.
     """
     settings = serving.settings
-    if len(requests) > settings.choices:
+    if len(requests) * n > settings.choices:
         raise invalid(
-            f"{len(requests)} answers were asked for and {settings.choices} are the most; ask in several "
+            f"{len(requests) * n} answers were asked for and {settings.choices} are the most; ask in several "
             "requests",
             param="n",
         )
@@ -56,7 +56,8 @@ def submissions(serving: Serving, requests: Sequence[GenerationRequest]) -> list
             f"the prompt has {longest:,} tokens and this server reads {settings.prompt_tokens:,}; shorten it",
             code="context_length_exceeded",
         )
-    return [Asked(request, serving.engine.submission(request)) for request in requests]
+    variants = [one for request in requests for one in request.variants(n)]
+    return [Asked(request, serving.engine.submission(request)) for request in variants]
 
 
 async def answer_events(

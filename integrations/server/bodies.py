@@ -18,6 +18,8 @@ class Body(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse_unsendable(cls, value: Any) -> Any:
+        if isinstance(value, bytes):  # of another type, so that it was not read
+            raise ValueError("the body is not JSON, or its content-type is not application/json")
         try:
             json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
         except UnicodeEncodeError as error:

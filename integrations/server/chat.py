@@ -192,7 +192,7 @@ def _prepared(serving: Serving, body: ChatBody) -> _Prepared:
     prompt = TurnPrompt(serving.engine.tokenizer).ids(turns, tools, f"{OPENING}\n" if forced else "")
     made = GenerationRequest(prompt, documents + predicted, **options)
     return _Prepared(
-        submissions(serving, made.variants(body.n or 1)),
+        submissions(serving, [made], body.n or 1),
         documents if predicted else None,
         frozenset(tool["function"]["name"] for tool in tools),
         bool(forced),

@@ -135,7 +135,7 @@ def _asked(serving: Serving, body: CompletionBody) -> list[Asked]:
     options["logprobs"] = body.logprobs
     prompts = (tuple(serving.engine.encode(prompt)) for prompt in body.prompts())
     made = [GenerationRequest(prompt, passages, **options) for prompt in prompts]
-    return submissions(serving, [one for each in made for one in each.variants(body.n or 1)])
+    return submissions(serving, made, body.n or 1)
 
 
 async def _chunks(

@@ -126,10 +126,7 @@ class _Passage:
         """Send a piece of the response."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            headers = MutableHeaders(scope=message)
-            headers["x-request-id"] = self.name
-            if self._more:  # what is left of the body would be read as the next request
-                headers["connection"] = "close"
+            MutableHeaders(scope=message)["x-request-id"] = self.name
         try:
             async with asyncio.timeout(self._settings.stall_seconds):
                 await self._send(message)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from uuid import uuid4
 
 from fastapi import APIRouter, Path, Query
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from groundspeed.datastores.documents import StoreContents
 from groundspeed.integrations.server.answering import away
@@ -45,13 +45,18 @@ class Namespaces(BaseModel):
 
 
 class DocumentFacts(BaseModel):
-    """A document, with or without its text."""
+    """A document."""
 
     id: str
     object: Literal["document"] = "document"
     characters: int
     metadata: dict[str, Any]
-    text: str | None = None
+
+
+class DocumentText(DocumentFacts):
+    """A document with its text."""
+
+    text: str
 
 
 class Documents(BaseModel):
@@ -70,8 +75,10 @@ class Deleted(BaseModel):
     deleted: Literal[True] = True
 
 
-class NewDocument(Body):
+class NewDocument(BaseModel):
     """A document to keep."""
+
+    model_config = ConfigDict(extra="forbid")
 
     id: str | None = Field(None, min_length=1, max_length=1024)
     text: str = Field(min_length=1)
@@ -154,14 +161,14 @@ async def add_documents(
 @router.get("/{namespace}/documents/{document:path}", responses=documented(403, 404))
 async def get_document(
     namespace: Namespace, document: DocumentId, serving: ServingOf, caller: CallerOf
-) -> DocumentFacts:
+) -> DocumentText:
     """Give a document with its text."""
     caller.check(namespace)
     contents = await away(lambda: serving.stores.contents(namespace))
     found = next((stored.document for stored in contents.documents if stored.document.id == document), None)
     if found is None:
         raise _missing(namespace, document)
-    return _described(found, text=found.text)
+    return DocumentText(**_described(found).model_dump(), text=found.text)
 
 
 @router.delete(
@@ -183,10 +190,8 @@ def _facts(name: str, contents: StoreContents) -> NamespaceFacts:
     return NamespaceFacts(id=name, documents=len(contents.documents), chunks=len(contents.chunks))
 
 
-def _described(document: Document, text: str | None = None) -> DocumentFacts:
-    return DocumentFacts(
-        id=document.id, characters=len(document.text), metadata=dict(document.metadata), text=text
-    )
+def _described(document: Document) -> DocumentFacts:
+    return DocumentFacts(id=document.id, characters=len(document.text), metadata=dict(document.metadata))
 
 
 def _missing(namespace: str, document: str) -> ApiError:
