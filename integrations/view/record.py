@@ -8,8 +8,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from groundspeed.integrations.pipeline import AnswerEvent, RetrievalEvent
-from groundspeed.integrations.view.tokens import Pieces, TokenTexts, passage_of
+from groundspeed.integrations.view.tokens import Pieces, passage_of
 from groundspeed.types import GenerationResult, Passage, PrefillEvent, Source, StepEvent
+from groundspeed.verify.text import token_text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -52,7 +53,8 @@ class Recorder:
             trace: Record what was drafted and rejected as well.
         """
         self._pieces = Pieces(tokenizer)
-        self._texts = TokenTexts(tokenizer) if trace else None
+        self._tokenizer = tokenizer
+        self._trace = trace
         self._begun = time.perf_counter()
 
     def asked(self, question: str, engine: Engine, *, speculate: bool) -> Record:
@@ -85,8 +87,8 @@ class Recorder:
             "accepted": event.accepted,
             **{name: round(getattr(event, name), 6) for name in _TIMES},
         }
-        if self._texts is not None and event.tree is not None:
-            record["rejected"] = _rejected(event.tree, event, self._texts)
+        if self._trace and event.tree is not None:
+            record["rejected"] = _rejected(event.tree, event, self._tokenizer)
         return record
 
 
@@ -144,12 +146,12 @@ def _token(text: str, source: Source, passage: int | None) -> Record:
     return token if passage is None else {**token, "passage": passage}
 
 
-def _rejected(tree: DraftTree, event: StepEvent, texts: TokenTexts) -> list[Record]:
+def _rejected(tree: DraftTree, event: StepEvent, tokenizer: PreTrainedTokenizerBase) -> list[Record]:
     """The branches of a tree that hang off its accepted path."""
     token_ids, probs = tree.token_ids.tolist(), tree.probs.tolist()
     sources, origins = map(Source, tree.source.tolist()), tree.origin.tolist()
     tokens = [
-        _token(texts(token), source, passage_of(source, origin))
+        _token(token_text(tokenizer, token), source, passage_of(source, origin))
         for token, source, origin in zip(token_ids, sources, origins, strict=True)
     ]
     children: dict[int, list[int]] = {}
@@ -165,7 +167,7 @@ def _rejected(tree: DraftTree, event: StepEvent, texts: TokenTexts) -> list[Reco
             "tokens": [tokens[i] for i in path],
             "nodes": _size(node, children),
             "prob": round(probs[node], 4),
-            "instead": texts(event.token_ids[at]) if at < len(event.token_ids) else None,
+            "instead": token_text(tokenizer, event.token_ids[at]) if at < len(event.token_ids) else None,
         }
 
     found: list[Record] = []

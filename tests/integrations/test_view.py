@@ -16,10 +16,10 @@ from transformers import PreTrainedTokenizerFast
 
 from groundspeed.integrations.pipeline import RetrievalEvent
 from groundspeed.integrations.view import Recorder, answer_as_json, whole_answer
-from groundspeed.integrations.view.tokens import TokenTexts
 from groundspeed.types import GenerationRequest, GenerationResult, Passage, Source, StepEvent
 from groundspeed.verify.engine import Engine
 from groundspeed.verify.target import TransformersTarget
+from groundspeed.verify.text import token_text
 
 PROMPT = "once more, "
 LENGTH = 48
@@ -89,7 +89,10 @@ def test_a_stop_string_is_in_no_token_and_what_was_held_back_for_one_is(
 def test_what_is_rejected_is_the_draft_tree_without_the_accepted_path(
     engine: Engine, answer: GenerationResult, drafter: Any
 ) -> None:
-    text = TokenTexts(engine.tokenizer)
+
+    def text(token: int) -> str:
+        return token_text(engine.tokenizer, token)
+
     rejected = 0
     request = GenerationRequest(PROMPT, max_tokens=LENGTH)
     for event, step in Recorded(engine, lambda: drafter(answer.token_ids), request).steps():
@@ -165,4 +168,4 @@ def test_a_token_alone_keeps_its_space_and_a_special_one_its_name() -> None:
     backend.decoder = decoders.Metaspace()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<end>")
     assert tokenizer.decode([1]) == "the"
-    assert [TokenTexts(tokenizer)(token) for token in range(1, 4)] == [" the", "the", "<end>"]
+    assert [token_text(tokenizer, token) for token in range(1, 4)] == [" the", "the", "<end>"]

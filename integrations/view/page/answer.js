@@ -88,7 +88,8 @@ class Answer {
 
   #words(text, token, step) {
     const words = el("span", {
-      className: `words ${token.source}`, title: `from ${sourceName(token)}, step ${step}`, dataset: { step },
+      className: `words ${token.source}`, dataset: { step },
+      title: `from ${sourceName(token)}, ${step ? `step ${step}` : "with the prompt"}`,
     }, text);
     if (token.source === "passage") words.dataset.passage = token.passage;
     return words;

@@ -7,7 +7,7 @@ let answers = [];
 let running = null; // aborts what is being asked
 
 function status(text) {
-  $("status").textContent = text;
+  if ($("status").textContent !== text) $("status").textContent = text; // said aloud once
 }
 
 function fail(text) {

@@ -7,26 +7,23 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from fastapi.testclient import TestClient
 from helpers.drafters import RandomTrees
-from helpers.engines import FREE
-from helpers.families import TREE_FAMILIES, tiny_model
-from helpers.tokenizers import byte_tokenizer
+from helpers.serving import tiny_engine
 
 from groundspeed.integrations.pipeline import RagPipeline
+from groundspeed.integrations.server.app import create_app
+from groundspeed.integrations.server.settings import Settings
 from groundspeed.integrations.view import whole_answer
 from groundspeed.integrations.view.html import CONTENT_SECURITY_POLICY, PAGE_FILES, page_file
-from groundspeed.types import GenerationRequest, Passage
+from groundspeed.types import Passage
 from groundspeed.verify.engine import Engine
-from groundspeed.verify.target import TransformersTarget
-
-testclient = pytest.importorskip("fastapi.testclient", reason="pip install 'groundspeed[serve]'")
 
 PASSAGES = (
     Passage("alpha.md", "The cache is compacted in place.", 10, 0.5, {"title": "Alpha"}),
     Passage("beta.md", "A tree holds what may follow.", 0, 0.25),
 )
 QUESTION = {"question": "Why? 🌉", "k": 2, "max_tokens": 24}
-Client = Any
 
 
 class Finds:
@@ -38,27 +35,22 @@ class Finds:
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Engine]:
-    config = TREE_FAMILIES["llama"](max_position_embeddings=1024)
-    config.vocab_size = 257
-    with Engine(TransformersTarget(tiny_model(config)), byte_tokenizer(), cost=FREE) as made:
+    with tiny_engine() as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def client(engine: Engine) -> Iterator[Client]:
-    from groundspeed.integrations.server.app import create_app
-    from groundspeed.integrations.server.settings import Settings
-
+def client(engine: Engine) -> Iterator[TestClient]:
     pipeline = RagPipeline(engine, Finds())  # type: ignore[arg-type]
     request, _ = pipeline.request(QUESTION["question"], PASSAGES, max_tokens=24, speculate=False)
     right = engine.generate(request).token_ids
     engine.drafter = lambda: RandomTrees(right)
     app = create_app(engine, Settings(model="tiny"), pipeline=pipeline)
-    with testclient.TestClient(app, raise_server_exceptions=False) as client:
+    with TestClient(app, raise_server_exceptions=False) as client:
         yield client
 
 
-def streamed(client: Client, body: dict[str, Any]) -> list[dict[str, Any]]:
+def streamed(client: TestClient, body: dict[str, Any]) -> list[dict[str, Any]]:
     response = client.post("/v1/answers", json={**body, "stream": True})
     assert response.status_code == 200
     assert response.headers["content-type"].startswith("text/event-stream")
@@ -73,9 +65,8 @@ def without_times(answer: dict[str, Any]) -> dict[str, Any]:
     return {**kept, "stats": {**stats, "cached_tokens": 0, "drafted": 0, "accepted": 0, "steps": 0}}
 
 
-def test_an_answer_is_the_engines_with_its_passages(client: Client, engine: Engine) -> None:
+def test_an_answer_is_the_engines_with_its_passages(client: TestClient, engine: Engine) -> None:
     answer = client.post("/v1/answers", json=QUESTION).json()
-    request = GenerationRequest("x", max_tokens=24, speculate=False)
     pipeline = RagPipeline(engine, Finds())  # type: ignore[arg-type]
     request, _ = pipeline.request(QUESTION["question"], PASSAGES, max_tokens=24, speculate=False)
     assert answer["text"] == engine.generate(request).text
@@ -86,7 +77,7 @@ def test_an_answer_is_the_engines_with_its_passages(client: Client, engine: Engi
     assert "steps" not in answer
 
 
-def test_a_stream_is_the_same_answer_in_pieces(client: Client) -> None:
+def test_a_stream_is_the_same_answer_in_pieces(client: TestClient) -> None:
     records = streamed(client, {**QUESTION, "trace": True})
     types = [record["type"] for record in records]
     assert types[:3] == ["question", "retrieval", "prefill"]
@@ -98,7 +89,7 @@ def test_a_stream_is_the_same_answer_in_pieces(client: Client) -> None:
     assert {**without_times(whole), "stats": 0} == {**without_times(plain), "stats": 0}
 
 
-def test_a_trace_comes_only_where_it_is_asked_for(client: Client) -> None:
+def test_a_trace_comes_only_where_it_is_asked_for(client: TestClient) -> None:
     steps = client.post("/v1/answers", json={**QUESTION, "trace": True}).json()["steps"]
     assert all(
         sum(branch["nodes"] for branch in step["rejected"]) == step["drafted"] - step["accepted"]
@@ -108,7 +99,7 @@ def test_a_trace_comes_only_where_it_is_asked_for(client: Client) -> None:
     assert not any("rejected" in record for record in streamed(client, QUESTION))
 
 
-def test_without_speculation_the_text_is_the_same(client: Client) -> None:
+def test_without_speculation_the_text_is_the_same(client: TestClient) -> None:
     plain = client.post("/v1/answers", json={**QUESTION, "speculate": False}).json()
     drafted = client.post("/v1/answers", json=QUESTION).json()
     assert plain["text"] == drafted["text"]
@@ -116,7 +107,7 @@ def test_without_speculation_the_text_is_the_same(client: Client) -> None:
     assert plain["stats"]["steps"] > drafted["stats"]["steps"]
 
 
-def test_one_seed_gives_one_text_and_an_answer_without_one_names_its_own(client: Client) -> None:
+def test_one_seed_gives_one_text_and_an_answer_without_one_names_its_own(client: TestClient) -> None:
     drawn = client.post("/v1/answers", json={**QUESTION, "temperature": 1.0}).json()
     again = {**QUESTION, "temperature": 1.0, "seed": drawn["seed"], "speculate": False}
     assert client.post("/v1/answers", json=again).json()["text"] == drawn["text"]
@@ -139,7 +130,7 @@ def test_one_seed_gives_one_text_and_an_answer_without_one_names_its_own(client:
 )
 @pytest.mark.parametrize("stream", [False, True])
 def test_what_cannot_be_answered_is_refused_before_a_stream_begins(
-    client: Client, change: dict[str, Any], status: int, stream: bool
+    client: TestClient, change: dict[str, Any], status: int, stream: bool
 ) -> None:
     body = json.dumps({**QUESTION, "stream": stream, **change})
     response = client.post("/v1/answers", content=body, headers={"content-type": "application/json"})
@@ -147,7 +138,7 @@ def test_what_cannot_be_answered_is_refused_before_a_stream_begins(
     assert response.json()["error"]["message"]
 
 
-def test_the_page_is_served_with_its_policy_and_nothing_else_of_its_folder(client: Client) -> None:
+def test_the_page_is_served_with_its_policy_and_nothing_else_of_its_folder(client: TestClient) -> None:
     page = client.get("/")
     assert page.text == page_file("index.html")
     for name, kind in PAGE_FILES.items():
