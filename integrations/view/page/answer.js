@@ -102,7 +102,7 @@ class Answer {
     let quote = null;
     const close = () => {
       if (!quote) return;
-      quote.element.append(el("sup", {}, String(quote.span.passage + 1)));
+      quote.element.append(el("sup", {}, `\u2060${quote.span.passage + 1}`)); // kept on the line of its word
       quote = null;
     };
     this.text.replaceChildren();

@@ -6,7 +6,7 @@ const passages = new Passages($("passages"));
 let answers = [];
 let running = null; // aborts what is being asked
 
-function status(text) {
+function say(text) {
   if ($("status").textContent !== text) $("status").textContent = text; // said aloud once
 }
 
@@ -43,7 +43,7 @@ function summary() {
 }
 
 function finished() {
-  status(summary());
+  say(summary());
   markCopied();
   $("replay").hidden = answers.every((answer) => answer.tokens < 2);
 }
@@ -52,7 +52,7 @@ function finished() {
 async function replay() {
   $("replay").disabled = true;
   const recorded = answers.map((answer) => answer.records);
-  status("Replaying at the pace it was written");
+  say("Replaying at the pace it was written");
   await Promise.all(answers.map((answer, i) => {
     const records = recorded[i].filter((record) => record.type === "step" || record.type === "result");
     const start = performance.now() - records[0].at_s * 1000;
@@ -123,13 +123,13 @@ async function ask() {
   lay(compare ? ["With speculation", "Plain decoding"] : ["Answer"]);
   try {
     for (const [index, answer] of answers.entries()) {
-      status(index ? "The same without speculation" : "Searching");
+      say(index ? "The same without speculation" : "Searching");
       const body = { ...question, stream: true, trace: true, speculate: index === 0 };
       for await (const record of asked(body, running.signal)) {
         if (record.type === "question") about(record);
         if (record.type === "retrieval" && index === 0) passages.show(record.passages);
-        if (record.type === "prefill") status(`Reading the prompt, ${record.done} of ${counted(record.total, "token")}`);
-        if (record.type === "step") status(index ? "Writing the same without speculation" : "Writing");
+        if (record.type === "prefill") say(`Reading the prompt, ${record.done} of ${counted(record.total, "token")}`);
+        if (record.type === "step") say(index ? "Writing the same without speculation" : "Writing");
         answer.take(record);
       }
       if (!answer.result) throw new Error("The answer broke off.");
@@ -138,7 +138,7 @@ async function ask() {
     }
     finished();
   } catch (error) {
-    status(error.name === "AbortError" ? "Stopped" : "");
+    say(error.name === "AbortError" ? "Stopped" : "");
     if (error.name !== "AbortError") fail(error.message);
     for (const answer of answers) answer.text.classList.remove("writing");
   } finally {
@@ -157,7 +157,7 @@ function about(record) {
 }
 
 /** Show answers that are there already. */
-function open(recorded) {
+function display(recorded) {
   const [first] = recorded;
   about(first);
   $("asked").textContent = first.question;
@@ -182,7 +182,7 @@ function grow() {
 $("replay").addEventListener("click", replay);
 const embedded = $("answers-data");
 if (embedded) {
-  open(JSON.parse(embedded.textContent));
+  display(JSON.parse(embedded.textContent));
 } else {
   $("ask").hidden = false;
   $("intro").hidden = false;
@@ -192,6 +192,9 @@ if (embedded) {
     event.preventDefault();
     if (!running || $("stop").hidden) ask();
   });
+  $("ask").addEventListener("invalid", (event) => {
+    if (event.target !== $("question")) $("settings").open = true; // or it could not be seen
+  }, true);
   $("stop").addEventListener("click", () => running?.abort());
   $("question").addEventListener("input", grow);
   $("question").addEventListener("keydown", (event) => {
