@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-import anyio.to_thread
+from fastapi.concurrency import run_in_threadpool
 
 from groundspeed.integrations.server.errors import ApiError, invalid
 from groundspeed.integrations.server.metrics import Watch
@@ -33,7 +33,7 @@ class Asked(NamedTuple):
 
 async def away(work: Callable[[], T]) -> T:
     """Do what takes a while on a thread: reading a store, filling in templates, tokenizing."""
-    return await anyio.to_thread.run_sync(work)
+    return await run_in_threadpool(work)
 
 
 def submissions(serving: Serving, requests: Sequence[GenerationRequest], n: int) -> list[Asked]:

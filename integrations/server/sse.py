@@ -41,8 +41,9 @@ def event_stream(items: AsyncGenerator[BaseModel | dict[str, Any]]) -> EventStre
 
 def streamed(item: type[BaseModel]) -> dict[str, Any]:
     """What ``responses`` of a route says under 200, if beside its plain reply it has a stream of items."""
-    told = f"Events whose data is a {item.__name__}, and `[DONE]` at last."
-    return {"content": {"text/event-stream": {"schema": {"type": "string", "description": told}}}}
+    data = {"type": "string", "description": f"JSON of a {item.__name__}, and `[DONE]` at last."}
+    event = {"type": "object", "properties": {"data": data}, "required": ["data"]}
+    return {"content": {"text/event-stream": {"itemSchema": event}}}
 
 
 async def _encoded(items: AsyncGenerator[BaseModel | dict[str, Any]]) -> AsyncGenerator[bytes]:
