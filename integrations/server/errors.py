@@ -18,6 +18,12 @@ __all__ = ["ApiError", "ErrorReply", "add_error_handlers", "as_api_error", "docu
 
 logger = logging.getLogger(__name__)
 
+_TOLD = {
+    404: "there is nothing at this path; GET /openapi.json says what there is",
+    405: "this path does not take this method; the header Allow says which ones it takes",
+}
+"""What to say where the libraries have a word or two."""
+
 _MOST = 2000  # characters of a message, which may quote what it was given
 
 
@@ -77,7 +83,8 @@ def as_api_error(error: BaseException) -> ApiError:
         case RequestValidationError():
             return _of_validation(error)
         case HTTPException():
-            return ApiError(error.status_code, str(error.detail), headers=error.headers)
+            told = _TOLD.get(error.status_code, str(error.detail))
+            return ApiError(error.status_code, told, headers=error.headers)
         case ContextLengthError():
             return invalid(str(error), code="context_length_exceeded")
         case InputError() | ModelError():

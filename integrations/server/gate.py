@@ -53,9 +53,8 @@ class Gate:
     def _note(self, passage: _Passage) -> None:
         seconds = time.perf_counter() - passage.begun
         status = passage.status if passage.complete else _GONE
-        route = getattr(
-            passage.scope.get("route"), "path", "none"
-        )  # never what was asked for: it may hold anything
+        # Never the path that was asked for: it may hold anything.
+        route = getattr(passage.scope.get("route"), "path", "none")
         self._metrics.requests.labels(route, str(status)).inc()
         self._metrics.request_seconds.labels(route).observe(seconds)
         logger.info(

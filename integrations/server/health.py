@@ -26,7 +26,7 @@ async def health() -> Health:
     return Health()
 
 
-@router.get("/ready", responses={503: {"model": ErrorReply}})
+@router.get("/ready", responses={429: {"model": ErrorReply}, 503: {"model": ErrorReply}})
 async def ready(serving: ServingOf) -> Health:
     """Say whether the server takes requests: not while it shuts down, and not while its queue is full."""
     serving.admission.check()

@@ -45,7 +45,7 @@ class Settings:
     prompt_tokens: int | None = None
     answer_tokens: int = 1024
     documents: int = 100
-    document_characters: int = 500_000
+    document_characters: int = 200_000
     choices: int = 16
     waiting: int = 64
     request_seconds: float = 600.0

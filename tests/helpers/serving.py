@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -9,6 +10,7 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 from transformers import models as families
 
 from groundspeed.drafting.blend import Blend
@@ -131,3 +133,23 @@ def chat(text: str = "hello", **more: Any) -> dict[str, Any]:
 def lines_of(raw: str) -> Sequence[str]:
     """The data of the events of a stream."""
     return [line.removeprefix("data: ") for line in raw.split("\n\n") if line]
+
+
+def raw(address: str, data: bytes) -> bytes:
+    """What a server sends back until it closes the connection."""
+    host, port = address.removeprefix("http://").split(":")
+    got = b""
+    with socket.create_connection((host, int(port)), timeout=20) as connection:
+        try:
+            connection.sendall(data)
+            while piece := connection.recv(65536):
+                got += piece
+        except ConnectionError:
+            pass  # closed with some of what was sent unread
+    return got
+
+
+def error_of(reply: httpx.Response) -> dict[str, Any]:
+    error: dict[str, Any] = reply.json()["error"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    return error
