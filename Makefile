@@ -22,7 +22,7 @@ demo: $(READY)
 	$(BIN)/groundspeed demo --docs docs --store .demo
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not browser"
 
 test-browser: $(READY)
 	command -v chromium >/dev/null || { apt-get update && apt-get install -y chromium; }
