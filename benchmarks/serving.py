@@ -185,7 +185,9 @@ def serve(pipe: Any, arguments: argparse.Namespace) -> None:
     from groundspeed.integrations.server.settings import Settings
     from groundspeed.verify.engine import Engine
 
-    engine = Engine.from_pretrained(arguments.model, dtype=arguments.dtype, cache_bytes=256 << 20)
+    engine = Engine.from_pretrained(
+        arguments.model, dtype=arguments.dtype, cache_bytes=arguments.cache_mib << 20
+    )
     server = make_server(create_app(engine, Settings()), "127.0.0.1", 0, 10)
     thread = threading.Thread(target=server.run)
     thread.start()
@@ -331,15 +333,14 @@ async def watched_load(address: str, model: str, pid: int, arguments: argparse.N
         address, model, seconds=arguments.seconds, clients=arguments.clients, tokens=arguments.tokens
     )
     watching.cancel()
-    fifth = len(sizes) // 5
-    early, late = statistics.median(sizes[fifth : 2 * fifth]), statistics.median(sizes[-fifth:])
+    tenths = [statistics.median(sizes[len(sizes) * i // 10 :][: max(1, len(sizes) // 10)]) for i in range(10)]
     for text in report.wrong[:5]:
         print(text[:500])
     print(", ".join(f"{count} {outcome}" for outcome, count in report.outcomes.most_common()))
     print(
-        f"{len(report.wrong)} wrong, {report.stuck:.0f} stuck; memory {early / 2**20:.0f} MiB in the second "
-        f"fifth of the time, {late / 2**20:.0f} MiB in the last ({late / early - 1:+.2%}), "
-        f"{max(sizes) / 2**20:.0f} MiB at most"
+        f"{len(report.wrong)} wrong, {report.stuck:.0f} stuck; memory in MiB by tenths of the time: "
+        + " ".join(f"{size / 2**20:.0f}" for size in tenths)
+        + f"; the last against the middle {tenths[-1] / tenths[4] - 1:+.2%}"
     )
     return not report.wrong and not report.stuck
 
@@ -348,6 +349,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model")
     parser.add_argument("--dtype", default="auto")
+    parser.add_argument(
+        "--cache-mib", type=int, default=128, help="of KV caches; full early, so that it stays so"
+    )
     kinds = parser.add_subparsers(dest="kind", required=True)
     measuring = kinds.add_parser("speed")
     measuring.add_argument("files", nargs="+", type=Path)

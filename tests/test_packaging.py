@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 ROOMS = ("datastores", "drafting", "integrations", "retrieval", "verify")
-SHIPPED = {".py", ".typed", ".npy"}
+SHIPPED = {".py", ".typed", ".npy", ".html", ".css", ".js"}
 
 
 def project() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The command line: ``groundspeed index | ask | generate | serve | bench | doctor``."""
+"""The command line: ``groundspeed index | ask | generate | explain | serve | bench | doctor``."""
 
 from groundspeed.integrations.cli.app import main
 

@@ -15,11 +15,12 @@ from pydantic import BaseModel, Field
 from groundspeed.integrations.server.answering import Asked, answer_events, answers, away, submissions
 from groundspeed.integrations.server.chat_bodies import StreamOptions
 from groundspeed.integrations.server.errors import documented, invalid
-from groundspeed.integrations.server.replies import GroundspeedFacts, Usage, finish_of, token_text
+from groundspeed.integrations.server.replies import GroundspeedFacts, Usage, finish_of
 from groundspeed.integrations.server.sampling import DraftingBody
 from groundspeed.integrations.server.serving import Admitted, CallerOf, Serving, ServingOf
 from groundspeed.integrations.server.sse import EventStreamResponse, event_stream, streamed
 from groundspeed.types import GenerationRequest, GenerationResult, Passage, StepEvent, TokenLogprob
+from groundspeed.verify.text import token_text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

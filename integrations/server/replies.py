@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
-from functools import cache
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from pydantic import BaseModel
@@ -12,13 +10,14 @@ from pydantic import BaseModel
 from groundspeed.integrations.server.errors import ApiError
 from groundspeed.types import Decoding, FinishReason, GenerationResult, GroundedSpan, Passage
 from groundspeed.verify.grounding import ground
+from groundspeed.verify.text import token_bytes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from groundspeed.types import TokenLogprob
 
-__all__ = ["Finish", "GroundspeedFacts", "TokenFacts", "Usage", "finish_of", "token_text", "tokens_facts"]
+__all__ = ["Finish", "GroundspeedFacts", "TokenFacts", "Usage", "finish_of", "tokens_facts"]
 
 Finish: TypeAlias = Literal["stop", "length", "tool_calls"]
 
@@ -156,34 +155,5 @@ def tokens_facts(tokenizer: PreTrainedTokenizerBase, tokens: Iterable[TokenLogpr
 
 
 def _named(tokenizer: PreTrainedTokenizerBase, token_id: int, logprob: float) -> TopToken:
-    data = _bytes_of(tokenizer, token_id)
+    data = token_bytes(tokenizer, token_id)
     return TopToken(token=data.decode(errors="replace"), logprob=logprob, bytes=list(data))
-
-
-def token_text(tokenizer: PreTrainedTokenizerBase, token_id: int) -> str:
-    """A token by itself; half a character shows as a replacement character."""
-    return _bytes_of(tokenizer, token_id).decode(errors="replace")
-
-
-def _bytes_of(tokenizer: PreTrainedTokenizerBase, token_id: int) -> bytes:
-    """The bytes of a token, which need not be whole characters."""
-    text = str(tokenizer.decode([token_id]))
-    piece = tokenizer.convert_ids_to_tokens(token_id)
-    if not isinstance(piece, str):
-        return text.encode()
-    if piece.startswith("▁"):  # SentencePiece's space, which decoding drops in front
-        return piece.replace("▁", " ").encode()
-    if "�" not in text:
-        return text.encode()
-    if byte := re.fullmatch("<0x([0-9A-F]{2})>", piece):
-        return bytes.fromhex(byte[1])
-    letters = _byte_letters()
-    return bytes(map(letters.__getitem__, piece)) if set(piece) <= letters.keys() else text.encode()
-
-
-@cache
-def _byte_letters() -> dict[str, int]:
-    """By letter of byte-level vocabularies the byte that it stands for."""
-    from transformers.convert_slow_tokenizer import bytes_to_unicode
-
-    return {letter: byte for byte, letter in bytes_to_unicode().items()}
