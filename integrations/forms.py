@@ -14,7 +14,7 @@ from groundspeed.verify.grammar import JSON_WHITESPACE
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["AnswerForm", "answer_form", "answer_instructions"]
+__all__ = ["AnswerForm", "answer_form", "answer_instructions", "closed"]
 
 _ANY_OBJECT = {"type": "object"}
 
@@ -82,7 +82,7 @@ def _answer_schema(response_format: Mapping[str, Any] | None) -> dict[str, Any] 
         case {"type": "json_object"}:
             return _ANY_OBJECT
         case {"type": "json_schema", "json_schema": {"schema": schema, **rest}}:
-            form: dict[str, Any] = schema if rest.get("strict") is False else _closed(schema)
+            form: dict[str, Any] = schema if rest.get("strict") is False else closed(schema)
             return form
     raise InputError(
         f"response_format is {response_format!r}; give a dict with the type text, json_object or json_schema "
@@ -122,7 +122,7 @@ def _call_schema(tools: Sequence[Tool]) -> dict[str, Any]:
             "type": "object",
             "properties": {
                 "name": {"const": tool["function"]["name"]},
-                "arguments": _closed(
+                "arguments": closed(
                     tool["function"].get("parameters") or {"type": "object", "properties": {}}
                 ),
             },
@@ -134,14 +134,14 @@ def _call_schema(tools: Sequence[Tool]) -> dict[str, Any]:
     return calls[0] if len(calls) == 1 else {"anyOf": calls}
 
 
-def _closed(schema: Any) -> Any:
+def closed(schema: Any) -> Any:
     """The schema with objects that have no other properties than they name, unless it says otherwise."""
     if isinstance(schema, list):
-        return [_closed(item) for item in schema]
+        return [closed(item) for item in schema]
     if not isinstance(schema, Mapping):
         return schema
     inner = {
-        key: value if key in ("const", "enum", "default") else _closed(value) for key, value in schema.items()
+        key: value if key in ("const", "enum", "default") else closed(value) for key, value in schema.items()
     }
     if inner.get("type") == "object" and isinstance(inner.get("properties"), dict):
         inner.setdefault("additionalProperties", False)

@@ -178,8 +178,8 @@ class ChatGroundspeed(GroundspeedSettings, BaseChatModel):
         Args:
             schema: A Pydantic class, a ``TypedDict``, a JSON schema or a tool in OpenAI's form.
             include_raw: Give a dict with ``raw``, ``parsed`` and ``parsing_error``.
-            kwargs: ``method``: ``json_mode`` for any JSON object, others are the same here; ``strict=False``
-                lets objects have further properties.
+            kwargs: ``method``: with ``json_mode`` the prompt has to tell the model what is wanted, the others
+                are the same here; ``strict=False`` lets objects have further properties.
 
         Raises:
             OutputParserException: From the result, for an answer that ``max_tokens`` cuts.

@@ -13,6 +13,8 @@ from langchain_core.utils.function_calling import convert_to_json_schema
 from langchain_core.utils.pydantic import is_basemodel_subclass
 
 from groundspeed.errors import InputError
+from groundspeed.integrations.forms import closed
+from groundspeed.types import Grammar
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
@@ -37,14 +39,15 @@ def structured_output(
     """
     if method not in _METHODS:
         raise InputError(f"method is {method!r}; it must be one of {', '.join(_METHODS)}")
-    wanted: dict[str, Any] = {"type": "json_object"}
-    if method != "json_mode":
-        form = convert_to_json_schema(schema)
+    form = convert_to_json_schema(schema)
+    if method == "json_mode":
+        wanted: dict[str, Any] = {"grammar": Grammar.json_schema(form if strict is False else closed(form))}
+    else:
         named = {"name": form.get("title", "answer"), "schema": form, "strict": strict}
-        wanted = {"type": "json_schema", "json_schema": named}
+        wanted = {"response_format": {"type": "json_schema", "json_schema": named}}
     bound = model.bind(
-        response_format=wanted,
         ls_structured_output_format={"kwargs": {"method": method, "strict": strict}, "schema": schema},
+        **wanted,
     )
     parser: Runnable[Any, Any] = JsonAnswer()
     if isinstance(schema, type) and is_basemodel_subclass(schema):

@@ -24,10 +24,16 @@ from langchain_core.messages import (
     SystemMessage,
     ToolMessage,
 )
+from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import ConfigurableField
 
 from groundspeed.errors import GroundspeedError, InputError, ModelError, StoreError
-from groundspeed.integrations.langchain import ChatGroundspeed, GroundspeedLLM, GroundspeedVectorStore
+from groundspeed.integrations.langchain import (
+    ChatGroundspeed,
+    GroundspeedLLM,
+    GroundspeedVectorStore,
+    create_grounded_chain,
+)
 from groundspeed.verify.engine import Engine
 
 
@@ -163,6 +169,21 @@ async def test_a_cancelled_call_ends_its_request(chat: ChatGroundspeed, tiny: En
         with pytest.raises(asyncio.CancelledError):
             await task
         assert await asyncio.to_thread(idle, tiny)
+
+
+async def test_leaving_the_asynchronous_stream_of_a_chain_ends_the_request(scripted: Any) -> None:
+    engine = scripted("a long answer")
+    prompt = ChatPromptTemplate.from_template("{context}")
+    chain = create_grounded_chain(ChatGroundspeed(engine=engine), prompt)
+    stream: Any = chain.astream({"context": [Document("x")]})
+    assert await anext(stream) == "a"
+    assert engine.closed == 0
+    await stream.aclose()
+    for _ in range(1000):  # LangChain leaves it to the event loop, which takes a moment
+        if engine.closed:
+            break
+        await asyncio.sleep(0.01)
+    assert engine.closed == 1
 
 
 def test_a_callback_that_raises_ends_the_request(chat: ChatGroundspeed, tiny: Engine) -> None:

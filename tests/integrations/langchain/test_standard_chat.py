@@ -39,7 +39,7 @@ class TestIntegration(ChatModelIntegrationTests):
     def supports_json_mode(self) -> bool:
         return True
 
-    # What the code does with a model that calls, the test below shows.
+    # None of four wordings of the instructions made it call. A model that does is in the test below.
     @pytest.mark.xfail(reason="a model of 135M parameters does not see by itself when a tool is called for")
     @pytest.mark.parametrize("model", [{}, {"output_version": "v1"}], indirect=True)
     def test_agent_loop(self, model: BaseChatModel) -> None:

@@ -154,12 +154,15 @@ def test_structured_output_is_an_object_and_asks_for_its_grammar(scripted: Any) 
     assert json.dumps(schema) in engine.prompt()
 
 
-def test_instructions_stand_behind_a_system_message_and_any_object_needs_none(scripted: Any) -> None:
+def test_instructions_stand_behind_a_system_message_and_json_mode_needs_none(scripted: Any) -> None:
     engine = scripted('{"setup": "a", "punchline": "b"}')
     model = ChatGroundspeed(engine=engine)
     model.with_structured_output(Joke).invoke([("system", "Be funny."), ("human", "x")])
     assert engine.prompt().startswith("[system] Be funny.\n\nYour answer must be JSON")
     assert model.with_structured_output(Joke, method="json_mode").invoke("x").punchline == "b"
+    assert engine.prompt() == "[user] x|[assistant] "
+    assert engine.requests[-1].grammar == engine.requests[0].grammar
+    model.invoke("x", response_format={"type": "json_object"})
     assert engine.prompt() == "[user] x|[assistant] "
     assert engine.requests[-1].grammar == Grammar.json_object()
 
