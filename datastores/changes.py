@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from base64 import b64decode, b64encode
+from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -27,21 +28,30 @@ class StoreChange:
 
     Attributes:
         deleted: Ids of documents that go, before any come.
-        added: Documents that come, each as one chunk.
-        vectors: float32 [n, d], theirs; of any shape where n is 0.
+        added: Documents that come.
+        chunks: int64 [c, 3], theirs: row of the document in ``added``, start, end; in that order.
+        vectors: float32 [c, d], one a chunk; of any shape where c is 0.
     """
 
     deleted: tuple[str, ...]
     added: tuple[StoredDocument, ...]
+    chunks: NDArray[np.int64]
     vectors: NDArray[np.float32]
+
+    def pieces(self) -> Iterator[tuple[StoredDocument, NDArray[np.int64], NDArray[np.float32]]]:
+        """The documents that come, each with start and end of its chunks, int64 [k, 2], and their vectors."""
+        edges = np.searchsorted(self.chunks[:, 0], np.arange(len(self.added) + 1))
+        for stored, begin, end in zip(self.added, edges[:-1], edges[1:], strict=True):
+            yield stored, self.chunks[begin:end, 1:], self.vectors[begin:end]
 
     def encode(self) -> bytes:
         """The line of the file."""
-        vectors = (b64encode(vector.tobytes()).decode() for vector in self.vectors.astype("<f4"))
-        added = [
-            {**stored.facts(), "vector": vector} for stored, vector in zip(self.added, vectors, strict=True)
-        ]
-        facts = {"deleted": self.deleted, "added": added}
+        facts = {
+            "deleted": self.deleted,
+            "added": [stored.facts() for stored in self.added],
+            "chunks": self.chunks.tolist(),
+            "vectors": [b64encode(vector.tobytes()).decode() for vector in self.vectors.astype("<f4")],
+        }
         body = json.dumps(facts, ensure_ascii=False).encode()
         return b'["%s", %s]\n' % (sha256(body).hexdigest().encode(), body)
 
@@ -56,11 +66,11 @@ class StoreChange:
         if line[:69] != b'["%s", ' % sha256(body).hexdigest().encode() or line[-1:] != b"]":
             raise ValueError("a change does not fit its checksum")
         facts = json.loads(body)
-        vectors = [np.frombuffer(b64decode(one["vector"]), "<f4") for one in facts["added"]]
         return cls(
             tuple(facts["deleted"]),
             tuple(map(StoredDocument.of, facts["added"])),
-            np.array(vectors, np.float32),
+            np.array(facts["chunks"], np.int64).reshape(-1, 3),
+            np.array([np.frombuffer(b64decode(vector), "<f4") for vector in facts["vectors"]], np.float32),
         )
 
 

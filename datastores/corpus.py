@@ -121,26 +121,25 @@ class StoreContents:
 def changed(contents: StoreContents, changes: Iterable[StoreChange]) -> StoreContents:
     """The contents after changes; documents that stay come first."""
     gone: set[str] = set()
-    come: dict[str, tuple[StoredDocument, NDArray[np.float32]]] = {}
+    come: dict[str, tuple[StoredDocument, NDArray[np.int64], NDArray[np.float32]]] = {}
     for change in changes:
         gone.update(change.deleted)
         for name in change.deleted:
             come.pop(name, None)
-        for stored, vector in zip(change.added, change.vectors, strict=True):
-            come[stored.document.id] = (stored, vector)
+        come.update((piece[0].document.id, piece) for piece in change.pieces())
     stays = np.array([stored.document.id not in gone for stored in contents.documents], bool)
-    chunks = contents.chunks[stays[contents.chunks[:, 0]]]
+    rows = stays[contents.chunks[:, 0]]
+    chunks = contents.chunks[rows]
     chunks[:, 0] = (np.cumsum(stays) - 1)[chunks[:, 0]]
     kept = [stored for stored in contents.documents if stored.document.id not in gone]
-    fresh = [
-        (len(kept) + number, 0, len(stored.document.text)) for number, (stored, _) in enumerate(come.values())
-    ]
-    vectors = [vector[None] for _, vector in come.values()]
+    fresh = [np.insert(spans, 0, len(kept) + row, axis=1) for row, (_, spans, _) in enumerate(come.values())]
     return replace(
         contents,
-        documents=(*kept, *(stored for stored, _ in come.values())),
-        chunks=np.concatenate([chunks, np.array(fresh, np.int64).reshape(-1, 3)]),
-        vectors=np.concatenate([contents.vectors[stays[contents.chunks[:, 0]]], *vectors]),
+        documents=(*kept, *(stored for stored, _, _ in come.values())),
+        chunks=np.concatenate([chunks, *fresh]),
+        vectors=np.concatenate(
+            [contents.vectors[rows], *(vectors for _, spans, vectors in come.values() if len(spans))]
+        ),
         postings=None,
     )
 

@@ -3,7 +3,7 @@
 Layout of the folder::
 
     header.json                 what the store is: version, embedding model, counts, checksums
-    generation-000007/          the files that the header vouches for
+    generation-5c1f.../         the files that the header vouches for
         documents.jsonl         one object a line: id, root, digest, metadata, text
         chunks.npy              int64 [c, 3]: row of the document, start, end (characters)
         vectors.npy             float32 [c, d]: unit vectors
@@ -27,6 +27,7 @@ from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 from groundspeed.datastores.changes import StoreChange, append_change, read_changes
 from groundspeed.datastores.corpus import (
@@ -42,6 +43,7 @@ from groundspeed.datastores.files import sync_folder, write_through
 from groundspeed.errors import StoreError
 
 __all__ = [
+    "NAMESPACES",
     "Chunking",
     "DocumentStore",
     "Position",
@@ -53,6 +55,10 @@ __all__ = [
 
 FORMAT = "groundspeed document store"
 VERSION = 2
+
+NAMESPACES = "namespaces"
+"""A folder in that of a store where other stores may lie."""
+
 _HEADER = "header.json"
 _LOCK = ".lock"
 _GENERATION = "generation-"
@@ -63,7 +69,7 @@ class Position(NamedTuple):
     """How far a store was read.
 
     Attributes:
-        generation: Name of its folder.
+        generation: Name of its folder; no other has ever the same, not even in a store made anew.
         offset: Bytes of its changes.
     """
 
@@ -86,6 +92,14 @@ class DocumentStore:
     def exists(self) -> bool:
         """Whether the folder holds a store."""
         return (self.path / _HEADER).is_file()
+
+    def embedder(self) -> str:
+        """Name of the model that made the vectors.
+
+        Raises:
+            StoreError: The store is missing, damaged or of a newer version.
+        """
+        return str(self._header()["embedder"]["model"])
 
     def read(self) -> StoreContents:
         """Read everything, so that a later write does not disturb the reader.
@@ -191,7 +205,7 @@ class DocumentStore:
         finally:
             # While the lock is still held: whoever waits for it must not lose what it writes afterwards.
             if fresh and not self.exists():
-                shutil.rmtree(self.path, ignore_errors=True)
+                self._remove_empty_folder()
             lock.release()
 
     def written_bytes(self) -> int:
@@ -207,8 +221,7 @@ class DocumentStore:
         Raises:
             StoreError: The disk refused.
         """
-        taken = [int(path.name.removeprefix(_GENERATION)) for path in self._generations()]
-        folder = self.path / f"{_GENERATION}{max(taken, default=0) + 1:06d}"
+        folder = self.path / f"{_GENERATION}{uuid4().hex}"
         try:
             folder.mkdir()
             files = {}
@@ -237,8 +250,33 @@ class DocumentStore:
             self._sweep()
         return Position(folder.name, 0)
 
+    def remove(self, timeout: float = 0) -> None:
+        """Remove the store; what else lies in its folder stays.
+
+        Args:
+            timeout: Seconds to wait for another writer.
+
+        Raises:
+            StoreError: Another process is writing, or the disk refused.
+        """
+        with self.lock(timeout):
+            try:
+                (self.path / _HEADER).unlink(missing_ok=True)
+                sync_folder(self.path)
+            except OSError as error:
+                raise StoreError(
+                    f"The store {self.path} cannot be removed ({error.strerror}); make its folder writable."
+                ) from error
+            self._sweep()
+            self._remove_empty_folder()
+
     def _generations(self) -> list[Path]:
-        return [path for path in self.path.glob(f"{_GENERATION}*") if path.name[len(_GENERATION) :].isdigit()]
+        return list(self.path.glob(f"{_GENERATION}{'[0-9a-f]' * 32}"))
+
+    def _remove_empty_folder(self) -> None:
+        """Remove the folder unless other stores lie in it."""
+        if {path.name for path in self.path.iterdir()} <= {_LOCK}:
+            shutil.rmtree(self.path, ignore_errors=True)
 
     def _sweep(self) -> None:
         """Remove all generations but the header's: the older after a write, the newer after a failure."""
@@ -252,7 +290,7 @@ class DocumentStore:
             raise StoreError(f"The store {self.path} is a file, a folder was wanted; give another path.")
         if not self.path.is_dir() or self.exists():
             return
-        ours = {_LOCK, *(path.name for path in self._generations())}
+        ours = {_LOCK, NAMESPACES, *(path.name for path in self._generations())}
         if foreign := next((path.name for path in self.path.iterdir() if path.name not in ours), None):
             raise StoreError(
                 f"The folder {self.path} is not a store and holds other things ({foreign}); "

@@ -1,1 +1,1 @@
-"""The ways in: pipeline, command line and LangChain."""
+"""The ways in: pipeline, command line, server and LangChain."""

@@ -9,8 +9,8 @@ from typing import Any
 import llm
 from pydantic import Field
 
+from groundspeed.integrations.forms import answer_instructions
 from groundspeed.integrations.langchain.engines import EngineSpec, load
-from groundspeed.integrations.langchain.forms import answer_instructions
 from groundspeed.integrations.langchain.messages import ChatPrompt
 from groundspeed.types import GenerationRequest, GenerationResult, Grammar, Passage, StepEvent
 

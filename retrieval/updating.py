@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -21,7 +21,7 @@ from groundspeed.datastores.documents import (
 )
 from groundspeed.errors import InputError, StoreError
 from groundspeed.retrieval.base import Embedder, Ranking
-from groundspeed.retrieval.chunking import DEFAULT_CHUNKING
+from groundspeed.retrieval.chunking import DEFAULT_CHUNKING, chunk
 from groundspeed.retrieval.index import digest_of
 from groundspeed.retrieval.sparse import build_postings
 from groundspeed.types import Document
@@ -42,23 +42,25 @@ class LiveStore:
     what other processes write.
     """
 
-    def __init__(self, store: DocumentStore, embedder: Embedder) -> None:
+    def __init__(self, store: DocumentStore, embedder: Embedder, *, cut: bool = False) -> None:
         """Name the store; it is made by the first change and read by the first look.
 
         Args:
             store: The store.
             embedder: Makes the vectors; the one that made those of the store.
+            cut: Cut documents that are put in as an indexed corpus is; otherwise each is one chunk.
         """
+        self.embedder = embedder
         self._store = store
-        self._embedder = embedder
-        self._lock = threading.RLock()
+        self._cut = cut
+        self._writing = threading.Lock()
+        self._lock = threading.RLock()  # of what is in memory; nobody waits long for it
         self._position: Position | None = None
-        self._load(
-            StoreContents(embedder.name, DEFAULT_CHUNKING, (), np.empty((0, 3), np.int64), _NONE, None)
-        )
+        self._snapshot: StoreContents | None
+        self._load(StoreContents(embedder.name, DEFAULT_CHUNKING, (), _NO_CHUNKS, _NO_VECTORS, None))
 
     def upsert(self, documents: Iterable[Document]) -> None:
-        """Put documents in, each as one chunk; one with the id of another takes its place.
+        """Put documents in; one with the id of another takes its place.
 
         Documents that are as they were are not embedded again.
 
@@ -70,15 +72,21 @@ class LiveStore:
             StoreError: The store is damaged, of another embedding model, or being written.
         """
         given = {document.id: _stored(document) for document in documents}
-        with self._lock, self._store.lock(_WAIT):
-            self._catch_up()
-            fresh = tuple(one for name, one in given.items() if self._documents.get(name) != one)
+        with self._writing, self._store.lock(_WAIT):
+            with self._lock:
+                self._catch_up()
+                fresh = tuple(one for name, one in given.items() if self._documents.get(name) != one)
             if not fresh:
                 return
-            vectors = self._embedder.embed([stored.document.text for stored in fresh])
-            self._check_width(vectors.shape[1])
-            there = tuple(one.document.id for one in fresh if one.document.id in self._documents)
-            self._change(StoreChange(there, fresh, vectors))
+            chunks = self._chunks(fresh)
+            texts = [fresh[row].document.text[start:end] for row, start, end in chunks.tolist()]
+            vectors = self.embedder.embed(texts) if texts else _NO_VECTORS
+            with self._lock:
+                self._catch_up()
+                if texts:
+                    self._check_width(vectors.shape[1])
+                there = tuple(one.document.id for one in fresh if one.document.id in self._documents)
+                self._change(StoreChange(there, fresh, chunks, vectors))
 
     def delete(self, ids: Collection[str]) -> None:
         """Take documents out; ids that are not there are passed over.
@@ -86,14 +94,14 @@ class LiveStore:
         Raises:
             StoreError: The store is damaged, of another embedding model, or being written.
         """
-        with self._lock:
+        with self._writing:
             if not self._store.exists():
                 return
-            with self._store.lock(_WAIT):
+            with self._store.lock(_WAIT), self._lock:
                 self._catch_up()
                 there = tuple(name for name in dict.fromkeys(ids) if name in self._documents)
                 if there:
-                    self._change(StoreChange(there, (), _NONE))
+                    self._change(StoreChange(there, (), _NO_CHUNKS, _NO_VECTORS))
 
     def get(self, ids: Iterable[str]) -> list[Document]:
         """The documents with these ids, in their order; those that are not there are left out.
@@ -104,6 +112,28 @@ class LiveStore:
         with self._lock:
             self._catch_up()
             return [self._documents[name].document for name in ids if name in self._documents]
+
+    def counts(self) -> tuple[int, int]:
+        """How many documents and chunks there are.
+
+        Raises:
+            StoreError: The store is damaged, or of another embedding model.
+        """
+        with self._lock:
+            self._catch_up()
+            return len(self._documents), sum(map(len, self._rows.values()))
+
+    def contents(self) -> StoreContents:
+        """All that there is; the same object until something changes.
+
+        Raises:
+            StoreError: The store is damaged, or of another embedding model.
+        """
+        with self._lock:
+            self._catch_up()
+            if self._snapshot is None:
+                self._snapshot = self._contents()
+            return self._snapshot
 
     def nearest(self, vector: NDArray[np.float32]) -> Iterator[tuple[Document, float, NDArray[np.float32]]]:
         """All documents by their nearest chunk, each with its cosine and that chunk's vector, best first.
@@ -132,6 +162,17 @@ class LiveStore:
             if name is not None and (stored := documents.pop(name, None)) is not None:
                 yield stored.document, score, vectors[row]
 
+    def _chunks(self, documents: Sequence[StoredDocument]) -> NDArray[np.int64]:
+        """The chunks of documents, as ``StoreChange`` holds them."""
+        spans = [
+            (row, start, end)
+            for row, stored in enumerate(documents)
+            for start, end in (
+                chunk(stored.document, self._chunking) if self._cut else [(0, len(stored.document.text))]
+            )
+        ]
+        return np.array(spans, np.int64).reshape(-1, 3)
+
     def _check_width(self, width: int) -> None:
         if self._position is not None and width != self._vectors.shape[1]:
             raise StoreError(
@@ -151,7 +192,7 @@ class LiveStore:
             changes, position = news
         else:  # it was written whole meanwhile
             contents, changes, position = self._store.open()
-            contents.check_embedder(self._embedder.name, self._store.path)
+            contents.check_embedder(self.embedder.name, self._store.path)
             self._load(contents)
         for change in changes:
             self._apply(change)
@@ -170,6 +211,7 @@ class LiveStore:
             self._load(contents)
 
     def _load(self, contents: StoreContents) -> None:
+        self._snapshot = contents
         self._chunking: Chunking = contents.chunking
         self._documents = {stored.document.id: stored for stored in contents.documents}
         self._vectors = contents.vectors  # [at least as many as owners, d]
@@ -182,24 +224,25 @@ class LiveStore:
             self._rows.setdefault(str(name), []).append(row)
 
     def _apply(self, change: StoreChange) -> None:
+        self._snapshot = None
         for name in change.deleted:
             del self._documents[name]
             for row in self._rows.pop(name, ()):
                 self._owners[row] = None
-        rows = len(self._owners)
-        if rows + len(change.added) > len(self._vectors):
-            room = np.empty((2 * rows + len(change.added), change.vectors.shape[1]), np.float32)
-            if rows:
-                room[:rows] = self._vectors[:rows]
+        row, more = len(self._owners), len(change.chunks)
+        if row + more > len(self._vectors):
+            room = np.empty((2 * row + more, change.vectors.shape[1]), np.float32)
+            if row:
+                room[:row] = self._vectors[:row]
             self._vectors = room
-        if change.added:
-            self._vectors[rows : rows + len(change.added)] = change.vectors
-        for row, stored in enumerate(change.added, rows):
+        if more:
+            self._vectors[row : row + more] = change.vectors
+        for stored, spans, _ in change.pieces():
             name = stored.document.id
             self._documents[name] = stored
-            self._owners.append(name)
-            self._spans.append((0, len(stored.document.text)))
-            self._rows[name] = [row]
+            self._rows[name] = [*range(len(self._owners), len(self._owners) + len(spans))]
+            self._owners += [name] * len(spans)
+            self._spans += map(tuple, spans.tolist())
 
     def _contents(self) -> StoreContents:
         """What is in memory, for writing; the sparse index is left out."""
@@ -207,16 +250,17 @@ class LiveStore:
         numbers = {name: number for number, name in enumerate(self._documents)}
         chunks = [(numbers[str(self._owners[row])], *self._spans[row]) for row in rows]
         return StoreContents(
-            embedder=self._embedder.name,
+            embedder=self.embedder.name,
             chunking=self._chunking,
             documents=tuple(self._documents.values()),
             chunks=np.array(chunks, np.int64).reshape(-1, 3),
-            vectors=self._vectors[rows] if rows else np.empty((0, self._embedder.dimension), np.float32),
+            vectors=self._vectors[rows] if rows else np.empty((0, self.embedder.dimension), np.float32),
             postings=None,
         )
 
 
-_NONE = np.empty((0, 0), np.float32)
+_NO_CHUNKS = np.empty((0, 3), np.int64)
+_NO_VECTORS = np.empty((0, 0), np.float32)
 
 
 def _stored(document: Document) -> StoredDocument:

@@ -236,6 +236,7 @@ class Generation:
             accept_s=accepted - begun,
             commit_s=time.perf_counter() - accepted,
             logprobs=logprobs,
+            tree=tree,
         )
 
     def propose(self) -> DraftTree:

@@ -85,6 +85,7 @@ class Scheduler:
     Attributes:
         prefixes: What is kept for requests that begin alike.
         cache_tokens: Tokens that all KV caches may hold together.
+        most_active: Requests that take part in a pass, at most.
     """
 
     def __init__(self, target: TargetModel, cost: BatchCost, *, most_active: int, cache_bytes: int) -> None:
@@ -99,7 +100,7 @@ class Scheduler:
         self.prefixes = PrefixCache(target)
         self._target = target
         self._cost = cost
-        self._most_active = most_active
+        self.most_active = most_active
         self._reading = 0.0  # seconds that a token of a prompt adds to a pass
         self._price = Price(0.0, 0.0)  # of drafts, in the pass at hand
         self.cache_tokens = cache_bytes // max(target.bytes_per_token, 1)
@@ -132,6 +133,21 @@ class Scheduler:
         if thread is not None and thread is not threading.current_thread():
             thread.join()
         self.prefixes.clear()
+
+    @property
+    def active(self) -> int:
+        """Texts that take part in the passes now; to look at from any thread."""
+        return len(self._active)
+
+    @property
+    def used_bytes(self) -> int:
+        """Memory of KV caches now, those kept for their prefixes included; to look at from any thread."""
+        return (self._used + self.prefixes.tokens) * self._target.bytes_per_token
+
+    @property
+    def most_bytes(self) -> int:
+        """Memory that KV caches may take."""
+        return self.cache_tokens * self._target.bytes_per_token
 
     def _run(self) -> None:
         while True:
@@ -259,7 +275,7 @@ class Scheduler:
 
     def _admit(self) -> None:
         """Begin requests in the order they came, while there is room for them."""
-        while len(self._active) < self._most_active:
+        while len(self._active) < self.most_active:
             with self._changed:
                 if not self._waiting:
                     return

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import queue
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing
 from types import TracebackType
 
 from groundspeed.types import Event, GenerationResult
 from groundspeed.verify.scheduler import Ticket
 
-__all__ = ["EventStream", "events"]
+__all__ = ["EventStream", "Submit", "events", "events_of_all"]
 
 Submit = Callable[[Callable[[Event | BaseException], None]], Ticket]
 
@@ -72,20 +73,38 @@ async def events(submit: Submit) -> AsyncGenerator[Event]:
     Args:
         submit: Queues the request whose events go to the given function.
     """
+    async with aclosing(events_of_all([submit])) as stream:
+        async for _, event in stream:
+            yield event
+
+
+async def events_of_all(submits: Sequence[Submit]) -> AsyncGenerator[tuple[int, Event]]:
+    """The events of several requests as they come, each with the request's number.
+
+    The requests are queued when the iteration begins; leaving it, or an error of one of them, ends all.
+
+    Args:
+        submits: Each queues a request whose events go to the given function.
+    """
     loop = asyncio.get_running_loop()
-    arrived: asyncio.Queue[Event | BaseException] = asyncio.Queue()
+    arrived: asyncio.Queue[tuple[int, Event | BaseException]] = asyncio.Queue()
 
-    def deliver(event: Event | BaseException) -> None:
-        loop.call_soon_threadsafe(arrived.put_nowait, event)
+    def deliver_to(number: int) -> Callable[[Event | BaseException], None]:
+        def deliver(event: Event | BaseException) -> None:
+            loop.call_soon_threadsafe(arrived.put_nowait, (number, event))
 
-    ticket = submit(deliver)
+        return deliver
+
+    tickets: list[Ticket] = []
     try:
-        while True:
-            event = await arrived.get()
+        tickets += (submit(deliver_to(number)) for number, submit in enumerate(submits))
+        left = len(tickets)
+        while left:
+            number, event = await arrived.get()
             if isinstance(event, BaseException):
                 raise event
-            yield event
-            if isinstance(event, GenerationResult):
-                return
+            yield number, event
+            left -= isinstance(event, GenerationResult)
     finally:
-        ticket.cancel()
+        for ticket in tickets:
+            ticket.cancel()

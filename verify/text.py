@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
 from groundspeed.errors import InputError
@@ -10,7 +12,7 @@ from groundspeed.errors import InputError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["Detokenizer", "check_text", "decode"]
+__all__ = ["Detokenizer", "check_text", "decode", "token_bytes", "token_text"]
 
 _UNFINISHED = "\ufffd"
 
@@ -75,3 +77,32 @@ class Detokenizer:
         window = self._ids[self._start :]
         before = decode(self._tokenizer, window[: self._settled - self._start])
         return before, decode(self._tokenizer, window)
+
+
+def token_text(tokenizer: PreTrainedTokenizerBase, token_id: int) -> str:
+    """The text of a token as it stands within a text; half a character shows as a replacement character."""
+    return token_bytes(tokenizer, token_id).decode(errors="replace")
+
+
+def token_bytes(tokenizer: PreTrainedTokenizerBase, token_id: int) -> bytes:
+    """The bytes of a token, which need not be whole characters."""
+    text = str(tokenizer.decode([token_id]))
+    piece = tokenizer.convert_ids_to_tokens(token_id)
+    if not isinstance(piece, str):
+        return text.encode()
+    if piece.startswith("▁"):  # SentencePiece's space, which decoding drops in front
+        return piece.replace("▁", " ").encode()
+    if "�" not in text:
+        return text.encode()
+    if byte := re.fullmatch("<0x([0-9A-F]{2})>", piece):
+        return bytes.fromhex(byte[1])
+    letters = _byte_letters()
+    return bytes(map(letters.__getitem__, piece)) if set(piece) <= letters.keys() else text.encode()
+
+
+@cache
+def _byte_letters() -> dict[str, int]:
+    """By letter of byte-level vocabularies the byte that it stands for."""
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+    return {letter: byte for byte, letter in bytes_to_unicode().items()}

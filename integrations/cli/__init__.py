@@ -1,4 +1,4 @@
-"""The command line: ``groundspeed index | ask | generate | bench | train | doctor``."""
+"""The command line: ``groundspeed index | ask | generate | explain | serve | bench | train | doctor``."""
 
 from groundspeed.integrations.cli.app import main
 

@@ -12,10 +12,11 @@ import typer
 from groundspeed.errors import InputError
 from groundspeed.integrations.cli import options
 from groundspeed.integrations.cli.console import print_json, progress_bars, stdout
+from groundspeed.integrations.cli.html import check_html, write_html
 from groundspeed.integrations.cli.options import load_engine
-from groundspeed.integrations.cli.render import AnswerPrinter, answer_as_json, print_sources
+from groundspeed.integrations.cli.render import AnswerPrinter, print_sources
 from groundspeed.integrations.pipeline import AnswerEvent, RagPipeline, RetrievalEvent
-from groundspeed.retrieval.retriever import Mode
+from groundspeed.integrations.view import Record, Recorder, answer_as_json
 from groundspeed.types import GenerationRequest, GenerationResult, Grammar, Passage, PrefillEvent, StepEvent
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ __all__ = ["ask", "generate"]
 def ask(
     question: Annotated[str, typer.Argument(help="The question.")],
     store: options.Store,
-    passages: Annotated[int, typer.Option("-k", "--passages", min=1, help="Most passages to retrieve.")] = 5,
-    mode: Annotated[Mode, typer.Option(help="How to search.")] = "hybrid",
+    passages: options.Passages = 5,
+    mode: options.SearchMode = "hybrid",
     rerank: Annotated[
         str | None, typer.Option(help="Cross-encoder that orders the passages anew: hub id or folder.")
     ] = None,
@@ -51,12 +52,14 @@ def ask(
     seed: options.Seed = None,
     no_speculation: options.NoSpeculation = False,
     color: options.Color = False,
+    html: options.Html = None,
     as_json: options.Json = False,
 ) -> None:
     """Answer a question from a store, drafting the answer from the passages found."""
     from groundspeed.retrieval.retriever import Retriever
 
     _check_learning(learn, datastore)
+    check_html(html)
     retriever = Retriever.open(store, embedding_model)
     engine = load_engine(model, device, dtype, datastore, draft_model, bridge_tokenizers)
     events = RagPipeline(engine, retriever).stream(
@@ -73,7 +76,14 @@ def ask(
         seed=seed,
         speculate=not no_speculation,
     )
+    records: list[Record] = []
+    if html is not None:
+        recorder = Recorder(engine.tokenizer, trace=True)
+        records.append(recorder.asked(question, engine, speculate=not no_speculation))
+        events = _recorded(events, recorder, records)
     result = _show(engine, events, color=color, as_json=as_json)
+    if html is not None:
+        write_html(html, records)
     _learn(engine, datastore, learn, result)
 
 
@@ -135,6 +145,14 @@ def generate(
     _learn(engine, datastore, learn, result)
 
 
+def _recorded(
+    events: Iterator[AnswerEvent], recorder: Recorder, records: list[Record]
+) -> Iterator[AnswerEvent]:
+    for event in events:
+        records.append(recorder.take(event))
+        yield event
+
+
 _LEARNED_TOKENS = 5_000_000  # of answers that a namespace keeps; the oldest make room
 
 
@@ -186,8 +204,6 @@ def _follow(
                         printer.step(event)
                 else:
                     result = event
-                    if printer:
-                        printer.finish(event)
         finally:
             if printer:
                 printer.end_line()

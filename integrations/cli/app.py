@@ -15,7 +15,9 @@ from groundspeed.integrations.cli.console import print_error
 from groundspeed.integrations.cli.datastore import datastore
 from groundspeed.integrations.cli.demo import demo
 from groundspeed.integrations.cli.doctor import doctor
+from groundspeed.integrations.cli.explain import explain
 from groundspeed.integrations.cli.index import index
+from groundspeed.integrations.cli.serve import serve
 from groundspeed.integrations.cli.train import train
 
 __all__ = ["app", "main"]
@@ -47,6 +49,8 @@ app = typer.Typer(
 app.command()(index)
 app.command()(ask)
 app.command()(generate)
+app.command()(explain)
+app.command()(serve)
 app.command()(doctor)
 app.command(hidden=True)(demo)
 app.add_typer(bench, name="bench")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from groundspeed.integrations.cli.console import progress_bars, quiet_libraries
+from groundspeed.retrieval.retriever import Mode
 
 if TYPE_CHECKING:
     from groundspeed.verify.engine import Engine
@@ -48,6 +49,13 @@ NoSpeculation: TypeAlias = Annotated[
 Color: TypeAlias = Annotated[
     bool, typer.Option("--color", help="Mark in the terminal which words came from which source.")
 ]
+Html: TypeAlias = Annotated[
+    Path | None, typer.Option(help="Write the answer as a page to this file too.", metavar="FILE")
+]
+Passages: TypeAlias = Annotated[
+    int, typer.Option("-k", "--passages", min=1, help="Most passages to retrieve.")
+]
+SearchMode: TypeAlias = Annotated[Mode, typer.Option("--mode", help="How to search.")]
 Store: TypeAlias = Annotated[Path, typer.Option(help="Folder of the store.")]
 
 
@@ -77,6 +85,7 @@ def load_engine(
     datastore: Path | None = None,
     draft_model: str | None = None,
     bridge_tokenizers: bool = False,
+    most_active: int = 16,
 ) -> Engine:
     """Load the target model behind a progress bar."""
     from groundspeed.verify.engine import Engine
@@ -90,5 +99,6 @@ def load_engine(
             datastore=datastore,
             draft_model=draft_model,
             bridge_tokenizers=bridge_tokenizers,
+            most_active=most_active,
             on_progress=report,
         )

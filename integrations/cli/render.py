@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
 
 from groundspeed.integrations.cli.console import printable
+from groundspeed.integrations.view.tokens import Pieces
 from groundspeed.types import GenerationResult, GenerationStats, Passage, Source, StepEvent
-from groundspeed.verify.text import Detokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["AnswerPrinter", "answer_as_json", "describe_stats", "print_sources"]
+__all__ = ["AnswerPrinter", "describe_stats", "line", "print_sources", "source_style"]
 
 _PASSAGE_STYLES = (
     "green",
@@ -47,50 +45,32 @@ class AnswerPrinter:
     def __init__(self, console: Console, tokenizer: PreTrainedTokenizerBase | None) -> None:
         """Print to a console; with a tokenizer, in a colour per source."""
         self._console = console
-        self._pieces = Detokenizer(tokenizer) if tokenizer is not None else None
-        self._waiting: deque[tuple[str, str]] = (
-            deque()
-        )  # text that may turn out to be a stop string, and style
-        self._printed = ""
+        self._pieces = None if tokenizer is None else Pieces(tokenizer)
+        self._last = ""
 
     def step(self, event: StepEvent) -> None:
         """Print what a step added."""
         if self._pieces is None:
             self._print(event.text)
             return
-        for token, source, origin in zip(event.token_ids, event.sources, event.origins, strict=True):
-            self._waiting.append((self._pieces.push([token]), source_style(source, origin)))
-        text = event.text
-        while text and self._waiting:
-            piece, style = self._waiting.popleft()
-            if len(piece) > len(text):
-                self._waiting.appendleft((piece[len(text) :], style))
-            self._print(text[: len(piece)], style)
-            text = text[len(piece) :]
-        self._print(text)
-
-    def finish(self, result: GenerationResult) -> None:
-        """Print what is still owed of the answer, which ended in the middle of a character or word."""
-        if result.text.startswith(self._printed):
-            self._print(result.text[len(self._printed) :])
+        for piece in self._pieces.step(event):
+            self._print(piece.text, source_style(piece.source, piece.passage))
 
     def end_line(self) -> None:
         """Leave the line that the answer ended on."""
-        if self._printed and not self._printed.endswith("\n"):
+        if self._last and not self._last.endswith("\n"):
             self._console.out("")
 
     def _print(self, text: str, style: str = "") -> None:
         if text:
             self._console.out(printable(text), style=style or None, highlight=False, end="")
             self._console.file.flush()
-            self._printed += text
+            self._last = text
 
 
-def source_style(source: Source, origin: int) -> str:
+def source_style(source: Source, passage: int | None = None) -> str:
     """The style of a token: passages have one each, the target's own words none."""
-    if source is Source.PASSAGE:
-        return _PASSAGE_STYLES[(origin >> 32) % len(_PASSAGE_STYLES)]
-    return _SOURCE_STYLES[source]
+    return _SOURCE_STYLES[source] if passage is None else _PASSAGE_STYLES[passage % len(_PASSAGE_STYLES)]
 
 
 def print_sources(
@@ -100,28 +80,28 @@ def print_sources(
     if color and console.is_terminal:
         legend = Text("\ncolours: ")
         for index in range(len(passages)):
-            legend.append(f"passage {index + 1}", source_style(Source.PASSAGE, index << 32)).append(", ")
+            legend.append(f"passage {index + 1}", source_style(Source.PASSAGE, index)).append(", ")
         for source in (Source.PROMPT, Source.OUTPUT, Source.DATASTORE, Source.GRAMMAR):
-            legend.append(source.label, source_style(source, 0)).append(", ")
-        _line(console, legend.append("the model's own words plain"))
+            legend.append(source.label, source_style(source)).append(", ")
+        line(console, legend.append("the model's own words plain"))
     if passages:
-        _line(console, "\nSources")
+        line(console, "\nSources")
     for index, passage in enumerate(passages):
         where = f"{passage.document_id}, characters {passage.start} to {passage.end}"
         unread = "" if index < shown else " (draft source only: the prompt had no room for it)"
-        style = source_style(Source.PASSAGE, index << 32) if color else ""
-        _line(console, Text(printable(f"  {index + 1}  {where}{unread}"), style))
+        style = source_style(Source.PASSAGE, index) if color else ""
+        line(console, Text(printable(f"  {index + 1}  {where}{unread}"), style))
     if result.grounding:
-        _line(console, "\nQuoted word for word")
+        line(console, "\nQuoted word for word")
     for span in result.grounding:
         quote = " ".join(span.text.split())
         if len(quote) > _QUOTE_CHARS:
             quote = quote[: _QUOTE_CHARS - 1] + "…"
         where = f"{span.document_id}, characters {span.document_start} to {span.document_end}"
-        _line(console, Text(printable(f'  {span.passage + 1}  "{quote}" ({where})')))
-    _line(console, f"\n{describe_stats(result.stats)}")
+        line(console, Text(printable(f'  {span.passage + 1}  "{quote}" ({where})')))
+    line(console, f"\n{describe_stats(result.stats)}")
     if result.seed is not None:
-        _line(console, f"drawn with seed {result.seed}")
+        line(console, f"drawn with seed {result.seed}")
 
 
 def describe_stats(stats: GenerationStats) -> str:
@@ -139,30 +119,6 @@ def describe_stats(stats: GenerationStats) -> str:
     return text
 
 
-def answer_as_json(result: GenerationResult, passages: Sequence[Passage], shown: int) -> dict[str, Any]:
-    """The answer with passages, grounding and statistics, as JSON can hold it."""
-    return {
-        "text": result.text,
-        "token_ids": list(result.token_ids),
-        "finish_reason": result.finish_reason,
-        "stop": result.stop,
-        "seed": result.seed,
-        "passages": [
-            {
-                **{name: value for name, value in asdict(passage).items() if name != "following"},
-                "end": passage.end,
-                "in_prompt": index < shown,
-            }
-            for index, passage in enumerate(passages)
-        ],
-        "grounding": [asdict(span) for span in result.grounding],
-        "stats": {
-            **asdict(result.stats),
-            "tokens_per_step": result.stats.tokens_per_step,
-            "tokens_per_second": result.stats.tokens_per_second,
-        },
-    }
-
-
-def _line(console: Console, text: str | Text) -> None:
+def line(console: Console, text: str | Text) -> None:
+    """Print one line or more, however wide the terminal is."""
     console.print(text, markup=False, soft_wrap=True)

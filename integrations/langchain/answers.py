@@ -14,8 +14,9 @@ from langchain_core.messages.tool import ToolCall, invalid_tool_call, tool_call,
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 
 from groundspeed.errors import GenerationTimeoutError
-from groundspeed.integrations.langchain.tools import Call, CallReader
+from groundspeed.integrations.tools import Call, CallReader
 from groundspeed.types import Event, GenerationResult, GenerationStats, Passage, StepEvent
+from groundspeed.verify.text import token_bytes
 
 if TYPE_CHECKING:
     from groundspeed.verify.engine import Engine
@@ -210,8 +211,8 @@ def citations(result: GenerationResult, passages: Sequence[Passage]) -> list[Cit
 
 
 def _logprob(engine: Engine, token_id: int, logprob: float) -> dict[str, Any]:
-    text = str(engine.tokenizer.decode([token_id]))
-    return {"token": text, "bytes": list(text.encode()), "logprob": logprob}
+    data = token_bytes(engine.tokenizer, token_id)
+    return {"token": data.decode(errors="replace"), "bytes": list(data), "logprob": logprob}
 
 
 def _parsed(call: Call) -> ToolCall:

@@ -15,19 +15,15 @@ from langchain_core.runnables.config import get_config_list
 from langchain_core.tools import BaseTool
 from pydantic import BaseModel
 
+from groundspeed.integrations.forms import answer_form
 from groundspeed.integrations.langchain.answers import ChatAnswer
 from groundspeed.integrations.langchain.documents import without_documents
-from groundspeed.integrations.langchain.forms import (
-    answer_instructions,
-    answer_schema,
-    call_grammar,
-    call_or_answer_grammar,
-)
+from groundspeed.integrations.langchain.forms import openai_format, openai_tools
 from groundspeed.integrations.langchain.messages import ChatPrompt
 from groundspeed.integrations.langchain.settings import GroundspeedSettings
 from groundspeed.integrations.langchain.structured import structured_output
-from groundspeed.integrations.langchain.tools import CLOSING, OPENING, CallReader, chosen_tools, openai_tools
-from groundspeed.types import GenerationRequest, Grammar
+from groundspeed.integrations.tools import CLOSING, chosen_tools
+from groundspeed.types import GenerationRequest
 
 if TYPE_CHECKING:
     from groundspeed.verify.engine import Engine
@@ -130,29 +126,23 @@ class ChatGroundspeed(GroundspeedSettings, BaseChatModel):
     ) -> tuple[GenerationRequest, ChatAnswer]:
         """The request of a call, and what turns its events into messages."""
         messages, carried = without_documents(messages)
-        tools, forced = chosen_tools(openai_tools(call.pop("tools", None)), call.pop("tool_choice", None))
-        if call.pop("parallel_tool_calls", None) is False and tools:
+        form = answer_form(
+            openai_tools(call.pop("tools", None)),
+            call.pop("tool_choice", None),
+            openai_format(call.pop("response_format", None)),
+            engine.tokenizer,
+        )
+        if call.pop("parallel_tool_calls", None) is False and form.tools:
             stop = [*(stop or self.stop or ()), CLOSING]
-        schema = answer_schema(call.pop("response_format", None))
-        told = opening = ""
-        if forced:
-            call["grammar"] = call_grammar(forced)
-            opening = f"{OPENING}\n"
-        elif schema is not None:
-            told = answer_instructions(schema)
-            call["grammar"] = (
-                call_or_answer_grammar(tools, schema, engine.tokenizer)
-                if tools
-                else Grammar.json_schema(schema)
-            )
-        prompt = ChatPrompt(engine.tokenizer).token_ids(messages, tools, told, opening)
+        if form.grammar is not None:
+            call["grammar"] = form.grammar
+        prompt = ChatPrompt(engine.tokenizer).token_ids(messages, form.tools, form.instructions, form.opening)
         request = self._request(prompt, carried, stop, call)
-        names = {tool["function"]["name"] for tool in tools}
         answer = ChatAnswer(
             engine,
             engine.model_name or self.model,
             request.passages,
-            reader=CallReader(names, opened=bool(forced)) if names else None,
+            reader=form.reader(),
             cite=self.output_version == "v1",
         )
         return request, answer

@@ -13,7 +13,7 @@ from langchain_core.utils.function_calling import convert_to_json_schema
 from langchain_core.utils.pydantic import is_basemodel_subclass
 
 from groundspeed.errors import InputError
-from groundspeed.integrations.langchain.forms import closed
+from groundspeed.integrations.forms import closed
 from groundspeed.types import Grammar
 
 if TYPE_CHECKING:

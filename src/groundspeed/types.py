@@ -13,6 +13,8 @@ from groundspeed.errors import InputError
 if TYPE_CHECKING:
     from transformers import LogitsProcessor
 
+    from groundspeed.drafting.base import DraftTree
+
 __all__ = [
     "Decoding",
     "Document",
@@ -292,6 +294,8 @@ class StepEvent:
         accept_s: Seconds choosing the accepted path.
         commit_s: Seconds compacting the KV cache and telling the drafter.
         logprobs: Of ``token_ids``, same length; None where they were not asked for.
+        tree: The draft tree that was verified; None where nothing was. The accepted ones of ``token_ids`` are
+            a path in it from the root.
     """
 
     token_ids: tuple[int, ...]
@@ -305,6 +309,7 @@ class StepEvent:
     accept_s: float
     commit_s: float
     logprobs: tuple[TokenLogprob, ...] | None = None
+    tree: DraftTree | None = field(default=None, compare=False, repr=False)
 
 
 Decoding: TypeAlias = Literal["tree", "chain", "plain"]

@@ -13,6 +13,7 @@ from groundspeed.datastores.tokens import TokenDatastore
 from groundspeed.datastores.writer import TokenDatastoreWriter
 from groundspeed.errors import GroundspeedError, InputError, MissingDependencyError, StoreError
 from groundspeed.integrations.cli.app import app
+from groundspeed.integrations.cli.explain import describe_step
 from groundspeed.types import Grammar
 
 Engine = Retriever = Any
@@ -51,6 +52,7 @@ STATS = {
 @pytest.fixture(autouse=True)
 def _fakes(engine: Engine, retriever: Retriever, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("groundspeed.integrations.cli.answer.load_engine", lambda *_: engine)
+    monkeypatch.setattr("groundspeed.integrations.cli.explain.load_engine", lambda *_: engine)
     monkeypatch.setattr("groundspeed.retrieval.retriever.Retriever.open", lambda *_: retriever)
     for name in ("FORCE_COLOR", "NO_COLOR", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
@@ -183,6 +185,93 @@ def test_an_answer_is_learned_where_that_is_asked_for(engine: Engine, tmp_path: 
     assert "--datastore" in result.stderr
 
 
+def test_an_answer_is_written_as_a_page_beside_the_usual_output(tmp_path: Path) -> None:
+    result = ask("--html", str(tmp_path / "answer.html"), "--json")
+    assert result.exit_code == 0
+    assert result.stderr == f"The page is {tmp_path / 'answer.html'}: open it in a browser.\n"
+    page = (tmp_path / "answer.html").read_text(encoding="utf-8")
+    (shown,) = json.loads(page.partition('id="answers-data">')[2].partition("</script>")[0])
+    printed = json.loads(result.stdout)
+    assert shown["question"] == "Why?"
+    assert {name: shown[name] for name in printed} == printed
+    assert "".join(token["text"] for step in shown["steps"] for token in step["tokens"]) == printed["text"]
+
+
+def test_a_page_that_cannot_be_written_is_refused_before_anything_is_computed(
+    engine: Engine, tmp_path: Path
+) -> None:
+    for file in (tmp_path, tmp_path / "nowhere" / "answer.html"):
+        for result in (
+            ask("--html", str(file)),
+            run("explain", "Why?", "--store", "s", "--html", file),
+        ):
+            assert result.exit_code == 1
+            assert "--html" in result.stderr
+    assert not engine.requests
+
+
+def test_explain_says_of_every_step_what_was_drafted_and_what_came_of_it(tmp_path: Path) -> None:
+    result = run("explain", "Why?", "--store", "s", "--html", tmp_path / "answer.html")
+    assert result.exit_code == 0
+    assert result.stdout.startswith(
+        'with the prompt: 0.0 ms\n  + "The cache is compacted"  passage 1\n'
+        'step 1: 7 drafted, 6 accepted, 0.0 ms\n  + " indeed"  prompt\n'
+        'step 2: 9 drafted, 8 accepted, 0.0 ms\n  = ", é\\u001b[31m"  the model itself\n'
+        "\nThe cache is compacted indeed, é"
+    )
+    assert '"The cache is compacted" (alpha.md, characters 10 to 32)' in result.stdout
+    assert "\x1b" not in result.stdout
+    assert (tmp_path / "answer.html").exists()
+
+
+def test_explain_as_json_is_the_answer_with_its_steps() -> None:
+    answer = json.loads(run("explain", "Why?", "--store", "s", "--json").stdout)
+    assert FIELDS | {"question", "speculate", "steps"} <= set(answer)
+    assert len(answer["steps"]) == 3
+
+
+def test_what_was_rejected_is_printed_with_what_the_model_wrote_instead() -> None:
+    step = plain_step()
+    step["rejected"] = [
+        {
+            "at": 1,
+            "tokens": [{"text": " or", "source": "prompt"}, {"text": "\n", "source": "prompt"}],
+            "nodes": 5,
+            "prob": 0.25,
+            "instead": " and",
+        },
+        *({**one_branch(), "prob": prob} for prob in (0.2, 0.1, 0.05)),
+    ]
+    lines = [text.plain for text in describe_step(4, step)]
+    assert lines == [
+        "step 4: 9 drafted, 1 accepted, 10.0 ms",
+        '  + "so"  datastore',
+        '  = " and"  the model itself',
+        '  - " or\\n" and 3 beside it  prompt, 25% expected, not " and"',
+        '  - "x"  passage 3, 20% expected, where the answer ends',
+        '  - "x"  passage 3, 10% expected, where the answer ends',
+        "  - and 1 more",
+    ]
+
+
+def plain_step() -> dict[str, Any]:
+    return {
+        "tokens": [{"text": "so", "source": "datastore"}, {"text": " and", "source": "target"}],
+        "committed": 2,
+        "drafted": 9,
+        "accepted": 1,
+        "draft_s": 0.001,
+        "forward_s": 0.006,
+        "accept_s": 0.002,
+        "commit_s": 0.001,
+    }
+
+
+def one_branch() -> dict[str, Any]:
+    token = {"text": "x", "source": "passage", "passage": 2}
+    return {"at": 2, "tokens": [token], "nodes": 1, "prob": 0.1, "instead": None}
+
+
 def test_greedy_decoding_shows_no_seed() -> None:
     assert "seed" not in ask().stdout
     assert json.loads(ask("--json").stdout)["seed"] is None
@@ -265,7 +354,7 @@ def test_a_wrong_command_line_exits_2() -> None:
 def test_the_version_and_the_commands_are_told() -> None:
     assert run("--version").stdout == "0.1.0\n"
     text = run("--help").stdout
-    assert all(command in text for command in ("index", "ask", "generate", "doctor"))
+    assert all(command in text for command in ("index", "ask", "generate", "explain", "doctor"))
 
 
 def test_indexing_a_missing_folder_is_an_error_and_makes_no_store(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from groundspeed.datastores.documents import DocumentStore
 from groundspeed.errors import StoreError
 from groundspeed.retrieval import updating
+from groundspeed.retrieval.chunking import chunk
 from groundspeed.retrieval.retriever import Retriever
 from groundspeed.retrieval.updating import LiveStore
 from groundspeed.types import Document
@@ -77,6 +79,70 @@ def test_two_writers_in_turn_and_any_reader_agree_with_a_dict(
         assert held(tmp_path / "store") == expected
         generations |= {folder.name for folder in (tmp_path / "store").glob("generation-*")}
     assert len(generations) > 3
+
+
+def test_documents_are_cut_as_an_indexed_corpus_is_in_whatever_way_they_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(updating, "_LEAST_DUE", 20_000)  # so that some changes are appended and some are not
+    draw, expected = random.Random(5), dict[str, Document]()
+    store = LiveStore(DocumentStore(tmp_path / "store"), Toy(), cut=True)
+    another = LiveStore(DocumentStore(tmp_path / "store"), Toy(), cut=True)
+    for step in range(40):
+        if draw.random() < 0.3 and expected:
+            name = draw.choice([*expected])
+            del expected[name]
+            store.delete([name])
+        else:
+            texts = [" ".join(f"word{step}-{n}." for n in range(draw.choice([1, 100, 400]))), " \n "]
+            given = [Document(f"d{draw.randrange(12)}", draw.choice(texts)) for _ in range(2)]
+            expected |= {one.id: one for one in given}
+            store.upsert(given)
+        contents = DocumentStore(tmp_path / "store").read()
+        assert {stored.document.id: stored.document for stored in contents.documents} == expected
+        wanted = [(row, *span) for row, one in enumerate(contents.documents) for span in chunk(one.document)]
+        assert contents.chunks.tolist() == [list(one) for one in wanted]
+        if wanted:
+            assert np.array_equal(contents.vectors, Toy().embed(contents.texts()))
+        for seen in (store.contents(), another.contents()):
+            assert sorted(seen.texts()) == sorted(contents.texts())
+            assert not wanted or np.array_equal(seen.vectors, Toy().embed(seen.texts()))
+        assert store.counts() == another.counts() == (len(expected), len(wanted))
+
+
+def test_contents_are_the_same_object_until_something_changes(tmp_path: Path) -> None:
+    store = live(tmp_path)
+    store.upsert([Document("a", "one")])
+    before = store.contents()
+    store.upsert([Document("a", "one")])
+    assert store.contents() is before
+    live(tmp_path).upsert([Document("b", "two")])
+    assert store.contents() is not before
+    assert [stored.document.id for stored in before.documents] == ["a"]
+
+
+def test_a_store_is_looked_into_while_documents_are_embedded(tmp_path: Path) -> None:
+    looked = []
+
+    class Slow(Toy):
+        def embed(self, texts: Sequence[str], progress: Any = None) -> Any:
+            thread = threading.Thread(target=lambda: looked.append(store.get(["a", "b"])))
+            thread.start()
+            thread.join(10)
+            return super().embed(texts)
+
+    store = LiveStore(DocumentStore(tmp_path), Slow())
+    store.upsert([Document("a", "one")])
+    store.upsert([Document("b", "two")])
+    assert [[one.id for one in found] for found in looked] == [[], ["a"]]
+
+
+def test_a_store_that_was_made_anew_is_read_anew(tmp_path: Path) -> None:
+    store = live(tmp_path)
+    store.upsert([Document("a", "one")])
+    DocumentStore(tmp_path).remove()
+    live(tmp_path).upsert([Document("b", "two")])
+    assert [one.id for one in store.get(["a", "b"])] == ["b"]
 
 
 def test_adding_a_document_writes_that_document_and_nothing_else(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from groundspeed.errors import InputError
 from groundspeed.integrations.langchain import ChatGroundspeed, GroundspeedMiddleware
-from groundspeed.integrations.langchain.tools import Call, CallReader
+from groundspeed.integrations.tools import Call, CallReader
 from groundspeed.types import Grammar
 from groundspeed.verify.grammar import Grammars
 

@@ -8,8 +8,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 from uuid import uuid4
 
-from langchain_core.utils.function_calling import convert_to_openai_tool
-
 from groundspeed.errors import InputError
 
 __all__ = [
@@ -19,7 +17,6 @@ __all__ = [
     "CallReader",
     "Tool",
     "chosen_tools",
-    "openai_tools",
     "tool_instructions",
     "written_calls",
 ]
@@ -67,28 +64,6 @@ def written_calls(calls: Sequence[Mapping[str, Any]]) -> str:
         {"name": call["function"]["name"], "arguments": call["function"]["arguments"]} for call in calls
     )
     return "\n".join(f"{OPENING}\n{json.dumps(body, ensure_ascii=False)}\n{CLOSING}" for body in bodies)
-
-
-def openai_tools(tools: Any, strict: bool | None = None) -> list[Tool]:
-    """Tools of any kind that LangChain knows, in OpenAI's form; None is none.
-
-    Raises:
-        InputError: Something that is no tool, or one that only a provider can run.
-    """
-    if not isinstance(tools, list | tuple | None):
-        raise InputError(f"tools is a {type(tools).__name__}; give a list of tools, functions or classes")
-    told: list[Tool] = []
-    for tool in tools or ():
-        try:
-            form = convert_to_openai_tool(tool, strict=strict)
-        except (TypeError, ValueError) as error:
-            raise InputError(f"the tool {tool!r} cannot be described to the model: {error}") from error
-        if "function" not in form:
-            raise InputError(
-                f"the tool {tool!r} runs at a provider; a model in this process has none of those"
-            )
-        told.append(form)
-    return told
 
 
 def chosen_tools(tools: Sequence[Tool], choice: Any) -> tuple[Sequence[Tool], Sequence[Tool]]:

@@ -1,0 +1,382 @@
+"""The server beside its engine, and under a mixed load.
+
+    python benchmarks/serving.py speed benchmarks/nothing_to_copy.jsonl
+    python benchmarks/serving.py load --seconds 300
+
+``speed`` asks the engine itself and through HTTP in turn, in one process that loads the model; the clients
+are in another. It reports the time to the first token, one request at a time, and tokens a second with 8 at
+once.
+
+``load`` keeps 16 clients busy with chats and completions, whole and streamed, with documents, tools and
+schemas; a tenth of their requests are malformed, and a tenth are left in the middle. It compares every answer
+with that of the quiet server for the same seed, and reports memory and what is left over at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import random
+import statistics
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+LENGTHS = range(1, 1_000)
+TEXT = (
+    "The cache keeps one buffer for each request. Tokens of a draft are written at its end, and the accepted "
+    "path is compacted in place. Prefixes that requests share are read once."
+)
+SCHEMA = {
+    "type": "object",
+    "properties": {"answer": {"enum": ["yes", "no"]}, "sure": {"type": "boolean"}},
+    "required": ["answer", "sure"],
+    "additionalProperties": False,
+}
+MALFORMED: tuple[tuple[bytes, int], ...] = (
+    (b"{", 400),
+    (b"[" * 10_000, 400),
+    (b'{"model": 3}', 400),
+    (b'{"model": "none", "messages": [{"role": "user", "content": "x"}]}', 404),
+    (b'{"model": "none", "messages": [], "surprise": 1}', 400),
+)
+
+
+def mixed_requests(model: str, count: int, tokens: int) -> list[tuple[str, dict[str, Any]]]:
+    """Requests of every kind, each with a path, a body and a seed of its own."""
+    tool = {"type": "function", "function": {"name": "note", "parameters": SCHEMA}}
+    extras: tuple[dict[str, Any], ...] = (
+        {},
+        {"draft_documents": [{"id": "text", "text": TEXT}]},
+        {"prediction": {"type": "content", "content": TEXT}},
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA}}},
+        {"tools": [tool], "tool_choice": "required"},
+        {"n": 2, "temperature": 0.7},
+    )
+    found: list[tuple[str, dict[str, Any]]] = []
+    for seed in range(count):
+        body: dict[str, Any] = {"model": model, "seed": seed, "max_tokens": tokens, "stream": seed % 2 == 0}
+        question = f"{TEXT}\n\nQuestion {seed}: what is compacted, and when?"
+        if seed % 7 == 6:
+            found.append(("/v1/completions", {**body, "prompt": question}))
+        else:
+            messages = [{"role": "user", "content": question}]
+            found.append(("/v1/chat/completions", {**body, "messages": messages, **extras[seed % 7]}))
+    return found
+
+
+async def texts_of(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> list[str]:
+    """The answers to a request, with their tool calls, whole or put together from a stream."""
+    texts = [""] * body.get("n", 1)
+    if not body["stream"]:
+        reply = await client.post(path, json=body)
+        reply.raise_for_status()
+        for choice in reply.json()["choices"]:
+            texts[choice["index"]] += _text(choice.get("message", choice))
+        return texts
+    async with client.stream("POST", path, json=body) as reply:
+        reply.raise_for_status()
+        async for line in reply.aiter_lines():
+            if line.startswith("data: {"):
+                event = json.loads(line[6:])
+                assert "error" not in event, event
+                for choice in event["choices"]:
+                    texts[choice["index"]] += _text(choice.get("delta", choice))
+    return texts
+
+
+def _text(part: dict[str, Any]) -> str:
+    calls = "".join(call["function"]["arguments"] for call in part.get("tool_calls") or ())
+    return (part.get("content") or part.get("text") or "") + calls
+
+
+@dataclass(slots=True)
+class LoadReport:
+    """What became of a load.
+
+    Attributes:
+        outcomes: Requests by what became of them.
+        wrong: Requests whose answer was not that of the quiet server, or that failed, with what came.
+        stuck: Requests that the server still had in hand when all clients were done.
+    """
+
+    outcomes: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+    stuck: float = 0.0
+
+
+async def load(
+    address: str, model: str, *, seconds: float, clients: int, tokens: int, pool: int = 28
+) -> LoadReport:
+    """Keep clients busy for a while; the quiet server is asked first."""
+    requests = mixed_requests(model, pool, tokens)
+    report = LoadReport()
+    limits = httpx.Limits(max_connections=None)
+    async with httpx.AsyncClient(base_url=address, timeout=120, limits=limits) as client:
+        quiet = [await texts_of(client, *request) for request in requests]
+        until = time.monotonic() + seconds
+
+        async def busy(number: int) -> None:
+            draw = random.Random(number)
+            while time.monotonic() < until:
+                which, chance = draw.randrange(pool), draw.random()
+                path, body = requests[which]
+                if chance < 0.1:
+                    outcome = await _malformed(client, report, draw)
+                elif chance < 0.2:
+                    outcome = await _left(client, path, body, draw.random() * 0.3)
+                else:
+                    try:
+                        got = await texts_of(client, path, body)
+                    except (httpx.HTTPError, AssertionError) as error:
+                        got = [repr(error)]
+                    if got != quiet[which]:
+                        report.wrong.append(f"{which}: {got} instead of {quiet[which]}")
+                    outcome = "answered"
+                report.outcomes[outcome] += 1
+
+        await asyncio.gather(*map(busy, range(clients)))
+        for _ in range(200):
+            report.stuck = await in_hand(client)
+            if not report.stuck:
+                break
+            await asyncio.sleep(0.05)
+    return report
+
+
+async def _malformed(client: httpx.AsyncClient, report: LoadReport, draw: random.Random) -> str:
+    content, status = draw.choice(MALFORMED)
+    headers = {"content-type": "application/json"}
+    reply = await client.post("/v1/chat/completions", content=content, headers=headers)
+    if reply.status_code != status or "error" not in reply.json():
+        report.wrong.append(f"{content[:40]!r} gave {reply.status_code}: {reply.text}")
+    return "malformed"
+
+
+async def _left(client: httpx.AsyncClient, path: str, body: dict[str, Any], seconds: float) -> str:
+    try:
+        async with asyncio.timeout(seconds):
+            await texts_of(client, path, body)
+    except TimeoutError:
+        return "left"
+    return "answered before it was left"
+
+
+async def in_hand(client: httpx.AsyncClient) -> float:
+    """How many requests the server has not done with."""
+    lines = (await client.get("/metrics")).text.splitlines()
+    return float(next(line for line in lines if line.startswith("groundspeed_requests_in_hand ")).split()[1])
+
+
+def serve(pipe: Any, arguments: argparse.Namespace) -> None:
+    """In a process of its own: the engine, its server, and measurements without the server."""
+    import threading
+
+    from groundspeed.integrations.bench.prompts import read_prompts
+    from groundspeed.integrations.server.app import create_app
+    from groundspeed.integrations.server.run import make_server
+    from groundspeed.integrations.server.settings import Settings
+    from groundspeed.verify.engine import Engine
+
+    engine = Engine.from_pretrained(
+        arguments.model, dtype=arguments.dtype, cache_bytes=arguments.cache_mib << 20
+    )
+    server = make_server(create_app(engine, Settings()), "127.0.0.1", 0, 10)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    files = getattr(arguments, "files", None)
+    prompts = read_prompts(files, engine.tokenizer, arguments.prompts, LENGTHS) if files else []
+    port = server.servers[0].sockets[0].getsockname()[1]
+    pipe.send((f"http://127.0.0.1:{port}", engine.model_name, [list(prompt.token_ids) for prompt in prompts]))
+    direct = {"first": direct_first, "together": direct_together}
+    while (order := pipe.recv())[0] != "end":
+        if order[0] == "forget":
+            pipe.send(engine.forget_prefixes())
+        else:
+            pipe.send(asyncio.run(direct[order[0]](engine, *order[1:])))
+    server.should_exit = True
+    thread.join()
+
+
+async def direct_first(engine: Any, prompt: list[int]) -> float:
+    """Seconds to the first token of one request."""
+    from groundspeed.types import GenerationRequest, StepEvent
+
+    begun = time.perf_counter()
+    events = engine.astream(GenerationRequest(tuple(prompt), max_tokens=4))
+    seconds = 0.0
+    async for event in events:
+        if isinstance(event, StepEvent) and not seconds:
+            seconds = time.perf_counter() - begun
+    return seconds
+
+
+async def direct_together(engine: Any, prompts: Sequence[list[int]], tokens: int, clients: int) -> float:
+    """Tokens a second with so many requests at once."""
+    from groundspeed.types import GenerationRequest
+
+    waiting = iter(prompts)
+
+    async def client() -> int:
+        done = 0
+        for prompt in waiting:
+            done += len(
+                (await engine.agenerate(GenerationRequest(tuple(prompt), max_tokens=tokens))).token_ids
+            )
+        return done
+
+    begun = time.perf_counter()
+    done = await asyncio.gather(*(client() for _ in range(clients)))
+    return sum(done) / (time.perf_counter() - begun)
+
+
+async def http_first(client: httpx.AsyncClient, model: str, prompt: list[int]) -> float:
+    """Seconds to the first token of one request, through HTTP."""
+    body = {"model": model, "prompt": prompt, "max_tokens": 4, "temperature": 0, "stream": True}
+    begun = time.perf_counter()
+    seconds = 0.0
+    async with client.stream("POST", "/v1/completions", json=body) as reply:
+        async for line in reply.aiter_lines():
+            if line.startswith("data: {") and not seconds:
+                seconds = time.perf_counter() - begun
+    return seconds
+
+
+async def http_together(
+    client: httpx.AsyncClient, model: str, prompts: Sequence[list[int]], tokens: int, clients: int
+) -> float:
+    """Tokens a second with so many clients, each reading a stream."""
+    waiting = iter(prompts)
+
+    async def one() -> int:
+        done = 0
+        for prompt in waiting:
+            body = {
+                "model": model, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "stream": True,
+                "stream_options": {"include_usage": True},
+            }  # fmt: skip
+            async with client.stream("POST", "/v1/completions", json=body) as reply:
+                last = [line async for line in reply.aiter_lines() if line.startswith("data: {")][-1]
+            done += json.loads(last[6:])["usage"]["completion_tokens"]
+        return done
+
+    begun = time.perf_counter()
+    done = await asyncio.gather(*(one() for _ in range(clients)))
+    return sum(done) / (time.perf_counter() - begun)
+
+
+async def speed(
+    pipe: Any, address: str, model: str, prompts: list[list[int]], arguments: argparse.Namespace
+) -> None:
+    """Measure both ways in turn."""
+
+    def order(*what: Any) -> Any:
+        pipe.send(what)
+        return pipe.recv()
+
+    async with httpx.AsyncClient(base_url=address, timeout=120) as client:
+        await http_first(client, model, prompts[0])
+        order("first", prompts[0])
+        first: dict[str, list[float]] = {"engine": [], "http": []}
+        for _ in range(arguments.rounds):
+            for prompt in prompts:
+                order("forget")
+                first["engine"].append(order("first", prompt))
+                order("forget")
+                first["http"].append(await http_first(client, model, prompt))
+        more = statistics.median(b - a for a, b in zip(first["engine"], first["http"], strict=True))
+        medians = {way: statistics.median(seconds) * 1e3 for way, seconds in first.items()}
+        print(
+            f"time to first token, {len(prompts)} prompts, {arguments.rounds} rounds, medians: engine "
+            f"{medians['engine']:.1f} ms, HTTP {medians['http']:.1f} ms; by pairs {more * 1e3:+.1f} ms"
+        )
+        rates: dict[str, list[float]] = {"engine": [], "http": []}
+        for _ in range(arguments.rounds):
+            order("forget")
+            rates["engine"].append(order("together", prompts, arguments.tokens, 8))
+            order("forget")
+            rates["http"].append(await http_together(client, model, prompts, arguments.tokens, 8))
+    told = {way: " ".join(f"{rate:.1f}" for rate in some) for way, some in rates.items()}
+    share = statistics.median(rates["http"]) / statistics.median(rates["engine"])
+    print(
+        f"tokens/s, 8 at once, {arguments.tokens} tokens each: engine {told['engine']}, HTTP {told['http']}; "
+        f"of the medians {share:.3f}"
+    )
+
+
+def resident(pid: int) -> int:
+    """Bytes of a process in memory."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) << 10
+
+
+async def watched_load(address: str, model: str, pid: int, arguments: argparse.Namespace) -> bool:
+    """Load the server while its memory is watched; whether all was as it should be."""
+    sizes: list[int] = []
+
+    async def watch() -> None:
+        while True:
+            await asyncio.sleep(1)
+            sizes.append(resident(pid))
+
+    watching = asyncio.create_task(watch())
+    report = await load(
+        address, model, seconds=arguments.seconds, clients=arguments.clients, tokens=arguments.tokens
+    )
+    watching.cancel()
+    tenths = [statistics.median(sizes[len(sizes) * i // 10 :][: max(1, len(sizes) // 10)]) for i in range(10)]
+    for text in report.wrong[:5]:
+        print(text[:500])
+    print(", ".join(f"{count} {outcome}" for outcome, count in report.outcomes.most_common()))
+    print(
+        f"{len(report.wrong)} wrong, {report.stuck:.0f} stuck; memory in MiB by tenths of the time: "
+        + " ".join(f"{size / 2**20:.0f}" for size in tenths)
+        + f"; the last against the middle {tenths[-1] / tenths[4] - 1:+.2%}"
+    )
+    return not report.wrong and not report.stuck
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model")
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument(
+        "--cache-mib", type=int, default=128, help="of KV caches; full early, so that it stays so"
+    )
+    kinds = parser.add_subparsers(dest="kind", required=True)
+    measuring = kinds.add_parser("speed")
+    measuring.add_argument("files", nargs="+", type=Path)
+    measuring.add_argument("--prompts", type=int, default=16)
+    measuring.add_argument("--tokens", type=int, default=64)
+    measuring.add_argument("--rounds", type=int, default=3)
+    loading = kinds.add_parser("load")
+    loading.add_argument("--seconds", type=float, default=300)
+    loading.add_argument("--clients", type=int, default=16)
+    loading.add_argument("--tokens", type=int, default=48)
+    arguments = parser.parse_args()
+    context = multiprocessing.get_context("spawn")
+    pipe, theirs = context.Pipe()
+    child = context.Process(target=serve, args=(theirs, arguments))
+    child.start()
+    address, model, prompts = pipe.recv()
+    try:
+        if arguments.kind == "speed":
+            asyncio.run(speed(pipe, address, model, prompts, arguments))
+        elif not asyncio.run(watched_load(address, model, child.pid or 0, arguments)):
+            raise SystemExit(1)
+    finally:
+        pipe.send(("end",))
+        child.join()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,302 @@
+"""``/v1/chat/completions``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Literal
+from uuid import uuid4
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel
+
+from groundspeed.integrations.forms import AnswerForm, answer_form
+from groundspeed.integrations.server.answering import Asked, answer_events, answers, away, submissions
+from groundspeed.integrations.server.chat_bodies import ChatBody
+from groundspeed.integrations.server.errors import documented, invalid
+from groundspeed.integrations.server.replies import (
+    Finish,
+    GroundspeedFacts,
+    TokenFacts,
+    Usage,
+    finish_of,
+    tokens_facts,
+)
+from groundspeed.integrations.server.serving import Admitted, CallerOf, Serving, ServingOf
+from groundspeed.integrations.server.sse import EventStreamResponse, event_stream, streamed
+from groundspeed.integrations.tools import CLOSING, Call
+from groundspeed.integrations.turns import TurnPrompt
+from groundspeed.types import GenerationRequest, GenerationResult, Passage, StepEvent
+
+__all__ = ["router"]
+
+router = APIRouter(tags=["answers"])
+
+
+class FunctionFacts(BaseModel):
+    """The function that a call calls, with its arguments as JSON."""
+
+    name: str
+    arguments: str
+
+
+class CallFacts(BaseModel):
+    """A tool call."""
+
+    id: str
+    type: Literal["function"]
+    function: FunctionFacts
+
+
+class CallDelta(CallFacts):
+    """A tool call in a stream; it comes whole."""
+
+    index: int
+
+
+class ReplyMessage(BaseModel):
+    """The answer."""
+
+    role: Literal["assistant"]
+    content: str | None
+    refusal: None = None
+    tool_calls: list[CallFacts] | None = None
+
+
+class Delta(BaseModel):
+    """What a chunk adds to the answer."""
+
+    role: Literal["assistant"] | None = None
+    content: str | None = None
+    tool_calls: list[CallDelta] | None = None
+
+
+class Logprobs(BaseModel):
+    """Log-probabilities of tokens."""
+
+    content: list[TokenFacts] | None
+    refusal: None = None
+
+
+class Choice(BaseModel):
+    """One of the answers."""
+
+    index: int
+    message: ReplyMessage
+    logprobs: Logprobs | None
+    finish_reason: Finish
+    groundspeed: GroundspeedFacts
+
+
+class ChunkChoice(BaseModel):
+    """What a chunk adds to one of the answers; the last one says how it came about."""
+
+    index: int
+    delta: Delta
+    logprobs: Logprobs | None = None
+    finish_reason: Finish | None = None
+    groundspeed: GroundspeedFacts | None = None
+
+
+class _Head(BaseModel):
+    id: str
+    created: int
+    model: str
+    system_fingerprint: str
+
+
+class ChatCompletion(_Head):
+    """Answers to a conversation."""
+
+    object: Literal["chat.completion"]
+    choices: list[Choice]
+    usage: Usage
+
+
+class ChatCompletionChunk(_Head):
+    """A piece of a stream."""
+
+    object: Literal["chat.completion.chunk"]
+    choices: list[ChunkChoice]
+    usage: Usage | None = None
+
+
+@router.post(
+    "/v1/chat/completions",
+    response_model=ChatCompletion,
+    response_model_exclude_unset=True,
+    responses={**documented(404, 504), 200: streamed(ChatCompletionChunk)},
+    dependencies=[Admitted],
+)
+async def chat_completions(
+    body: ChatBody, serving: ServingOf, caller: CallerOf, request: Request
+) -> ChatCompletion | EventStreamResponse:
+    """Go on with a conversation."""
+    serving.check_model(body.model)
+    call = await away(lambda: _prepared(serving, body))
+    if body.stream:
+        return event_stream(_chunks(serving, body, call, request))
+    results = await answers(serving, call.asked, request)
+    return ChatCompletion(
+        object="chat.completion",
+        **_head(serving),
+        choices=[_choice(serving, call, number, result) for number, result in enumerate(results)],
+        usage=Usage.of(results, len(results)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A call, ready to run.
+
+    Attributes:
+        asked: An answer each.
+        documents: To ground the answers in, if that is not all that they are drafted from.
+        form: Of the answers.
+    """
+
+    asked: list[Asked]
+    documents: tuple[Passage, ...] | None
+    form: AnswerForm
+
+
+def _prepared(serving: Serving, body: ChatBody) -> _Prepared:
+    documents, predicted = body.documents(serving), body.predicted()
+    tokenizer = serving.engine.tokenizer
+    form = answer_form(body.given_tools(), body.choice(), body.form(), tokenizer)
+    options = body.options(serving)
+    if form.tools and body.parallel_tool_calls is False:
+        options["stop"] = (*options.get("stop", ()), CLOSING)
+    if body.top_logprobs and not body.logprobs:
+        raise invalid("top_logprobs was given without logprobs; set logprobs to true", param="top_logprobs")
+    if body.logprobs:
+        options["logprobs"] = body.top_logprobs or 0
+    options["max_tokens"] = body.answer_tokens or serving.settings.answer_tokens
+    options["grammar"] = form.grammar
+    turns = [message.turn() for message in body.messages]
+    prompt = TurnPrompt(tokenizer).ids(turns, form.tools, form.instructions, form.opening)
+    made = GenerationRequest(prompt, documents + predicted, **options)
+    return _Prepared(submissions(serving, [made], body.n or 1), documents if predicted else None, form)
+
+
+def _choice(serving: Serving, call: _Prepared, number: int, result: GenerationResult) -> Choice:
+    reader = call.form.reader()
+    parts = [result.text] if reader is None else [*reader.push(result.text), *reader.finish()]
+    text = "".join(_text(part) for part in parts)
+    calls = [_call(part) for part in parts if isinstance(part, Call) and part.name is not None]
+    message = ReplyMessage(role="assistant", content=text if text or not calls else None, refusal=None)
+    if calls:
+        message.tool_calls = calls
+    logprobs = None
+    if result.logprobs is not None:
+        logprobs = Logprobs(content=tokens_facts(serving.engine.tokenizer, result.logprobs), refusal=None)
+    finish = finish_of(result)
+    return Choice(
+        index=number,
+        message=message,
+        logprobs=logprobs,
+        finish_reason="tool_calls" if calls and finish == "stop" else finish,
+        groundspeed=GroundspeedFacts.of(result, call.documents),
+    )
+
+
+async def _chunks(
+    serving: Serving, body: ChatBody, call: _Prepared, request: Request
+) -> AsyncGenerator[ChatCompletionChunk]:
+    head = _head(serving)
+    with_usage = bool(body.stream_options and body.stream_options.include_usage)
+
+    def chunk(*choices: ChunkChoice, **more: Any) -> ChatCompletionChunk:
+        if with_usage:
+            more.setdefault("usage", None)
+        return ChatCompletionChunk(object="chat.completion.chunk", **head, choices=list(choices), **more)
+
+    streams = [_AnswerStream(serving, call, number) for number in range(len(call.asked))]
+    for stream in streams:
+        yield chunk(stream.piece(Delta(role="assistant", content="")))
+    results: dict[int, GenerationResult] = {}
+    async with aclosing(answer_events(serving, call.asked, request)) as events:
+        async for number, event in events:
+            if isinstance(event, StepEvent):
+                for piece in streams[number].step(event):
+                    yield chunk(piece)
+            elif isinstance(event, GenerationResult):
+                results[number] = event
+                for piece in streams[number].end(event):
+                    yield chunk(piece)
+    if with_usage:
+        ordered = [results[number] for number in range(len(streams))]
+        yield chunk(usage=Usage.of(ordered, len(ordered)))
+
+
+class _AnswerStream:
+    """One of the answers of a stream."""
+
+    def __init__(self, serving: Serving, call: _Prepared, number: int) -> None:
+        self._tokenizer = serving.engine.tokenizer
+        self._call = call
+        self._number = number
+        self._reader = call.form.reader()
+        self._calls = 0
+
+    def piece(self, delta: Delta, **more: Any) -> ChunkChoice:
+        """What a chunk adds to this answer."""
+        more = {"logprobs": None, "finish_reason": None, **more}
+        return ChunkChoice(index=self._number, delta=delta, **more)
+
+    def step(self, event: StepEvent) -> Iterator[ChunkChoice]:
+        """What a step adds; its log-probabilities come with the first piece of it."""
+        parts: list[str | Call] = [event.text] if event.text else []
+        if self._reader is not None:
+            parts = list(self._reader.push(event.text))
+        deltas = [self._delta(part) for part in parts]
+        if not event.logprobs:
+            yield from map(self.piece, deltas)
+            return
+        logprobs = Logprobs(content=tokens_facts(self._tokenizer, event.logprobs))
+        first, *others = deltas or [Delta(content="")]
+        yield self.piece(first, logprobs=logprobs)
+        yield from map(self.piece, others)
+
+    def end(self, result: GenerationResult) -> Iterator[ChunkChoice]:
+        """What was held back, and why it ended."""
+        for part in self._reader.finish() if self._reader is not None else ():
+            yield self.piece(self._delta(part))
+        finish = finish_of(result)
+        yield self.piece(
+            Delta(),
+            finish_reason="tool_calls" if self._calls and finish == "stop" else finish,
+            groundspeed=GroundspeedFacts.of(result, self._call.documents),
+        )
+
+    def _delta(self, part: str | Call) -> Delta:
+        if isinstance(part, str) or part.name is None:
+            return Delta(content=_text(part))
+        call = CallDelta(index=self._calls, **_call(part).model_dump())
+        self._calls += 1
+        return Delta(tool_calls=[call])
+
+
+def _head(serving: Serving) -> dict[str, Any]:
+    return {
+        "id": f"chatcmpl-{uuid4().hex}",
+        "created": int(time.time()),
+        "model": serving.model,
+        "system_fingerprint": serving.fingerprint,
+    }
+
+
+def _text(part: str | Call) -> str:
+    """The text of a part of an answer; a call that cannot be read is text, as it has no other place."""
+    if isinstance(part, str):
+        return part
+    return part.arguments if part.name is None else ""
+
+
+def _call(part: Call) -> CallFacts:
+    assert part.name is not None
+    return CallFacts(
+        id=part.id, type="function", function=FunctionFacts(name=part.name, arguments=part.arguments)
+    )

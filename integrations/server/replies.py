@@ -1,0 +1,159 @@
+"""What replies have in common: usage, how the answer came about, and log-probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from pydantic import BaseModel
+
+from groundspeed.integrations.server.errors import ApiError
+from groundspeed.types import Decoding, FinishReason, GenerationResult, GroundedSpan, Passage
+from groundspeed.verify.grounding import ground
+from groundspeed.verify.text import token_bytes
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from groundspeed.types import TokenLogprob
+
+__all__ = ["Finish", "GroundspeedFacts", "TokenFacts", "Usage", "finish_of", "tokens_facts"]
+
+Finish: TypeAlias = Literal["stop", "length", "tool_calls"]
+
+
+class CompletionTokens(BaseModel):
+    """The tokens of answers: drafted ones that were accepted, and those that were not."""
+
+    accepted_prediction_tokens: int
+    rejected_prediction_tokens: int
+    reasoning_tokens: int = 0
+    audio_tokens: int = 0
+
+
+class PromptTokens(BaseModel):
+    """The tokens of prompts that had been read before."""
+
+    cached_tokens: int
+    audio_tokens: int = 0
+
+
+class Usage(BaseModel):
+    """What a request took, all its answers together; a prompt counts once."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    completion_tokens_details: CompletionTokens
+    prompt_tokens_details: PromptTokens
+
+    @classmethod
+    def of(cls, results: Sequence[GenerationResult], n: int) -> Usage:
+        """Add up results, of which each n in a row have one prompt."""
+        stats = [result.stats for result in results]
+        prompt = sum(one.prompt_tokens for one in stats[::n])
+        completion = sum(one.completion_tokens for one in stats)
+        accepted = sum(one.accepted for one in stats)
+        return cls(
+            prompt_tokens=prompt,
+            completion_tokens=completion,
+            total_tokens=prompt + completion,
+            completion_tokens_details=CompletionTokens(
+                accepted_prediction_tokens=accepted,
+                rejected_prediction_tokens=sum(one.drafted for one in stats) - accepted,
+                reasoning_tokens=0,
+                audio_tokens=0,
+            ),
+            prompt_tokens_details=PromptTokens(
+                cached_tokens=sum(one.cached_tokens for one in stats[::n]), audio_tokens=0
+            ),
+        )
+
+
+class GroundspeedFacts(BaseModel):
+    """How an answer came about; the names are those of ``GenerationStats`` and ``GenerationResult``."""
+
+    finish_reason: FinishReason
+    stop: str | int | None
+    seed: int | None
+    steps: int
+    drafted: int
+    accepted: int
+    tokens_per_step: float
+    accepted_by_source: dict[str, int]
+    decoding: Decoding
+    decoding_reason: str | None
+    queued_s: float
+    prefill_s: float
+    decode_s: float
+    grounding: list[GroundedSpan]
+
+    @classmethod
+    def of(cls, result: GenerationResult, documents: Sequence[Passage] | None = None) -> GroundspeedFacts:
+        """Take them from a result.
+
+        Args:
+            result: The result.
+            documents: To ground the answer in, where that is not all that it was drafted from.
+        """
+        stats = result.stats
+        grounding = result.grounding if documents is None else ground(result.text, documents)
+        return cls(
+            finish_reason=result.finish_reason,
+            stop=result.stop,
+            seed=result.seed,
+            steps=stats.steps,
+            drafted=stats.drafted,
+            accepted=stats.accepted,
+            tokens_per_step=stats.tokens_per_step,
+            accepted_by_source=dict(stats.accepted_by_source),
+            decoding=stats.decoding,
+            decoding_reason=stats.decoding_reason,
+            queued_s=stats.queued_s,
+            prefill_s=stats.prefill_s,
+            decode_s=stats.decode_s,
+            grounding=list(grounding),
+        )
+
+
+def finish_of(result: GenerationResult) -> Literal["stop", "length"]:
+    """The reason of an answer's end in the words of OpenAI's API.
+
+    Raises:
+        ApiError: The answer was ended before it began, or by the server.
+    """
+    if result.finish_reason == "cancelled":
+        raise ApiError(503, "the server is shutting down and ended the answer", "shutting_down")
+    if result.finish_reason == "timeout" and not result.token_ids:
+        raise ApiError(504, "the time for a request was over before the answer began; try later", "timeout")
+    return "stop" if result.finish_reason == "stop" else "length"
+
+
+class TopToken(BaseModel):
+    """A token and how probable the model held it."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenFacts(TopToken):
+    """A token of an answer, with the most probable ones in its place."""
+
+    top_logprobs: list[TopToken]
+
+
+def tokens_facts(tokenizer: PreTrainedTokenizerBase, tokens: Iterable[TokenLogprob]) -> list[TokenFacts]:
+    """Log-probabilities in the form of the chat API."""
+    return [
+        TokenFacts(
+            **_named(tokenizer, one.token_id, one.logprob).model_dump(),
+            top_logprobs=[_named(tokenizer, *other) for other in one.top],
+        )
+        for one in tokens
+    ]
+
+
+def _named(tokenizer: PreTrainedTokenizerBase, token_id: int, logprob: float) -> TopToken:
+    data = token_bytes(tokenizer, token_id)
+    return TopToken(token=data.decode(errors="replace"), logprob=logprob, bytes=list(data))
