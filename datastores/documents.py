@@ -275,7 +275,8 @@ class DocumentStore:
 
     def _remove_empty_folder(self) -> None:
         """Remove the folder unless other stores lie in it."""
-        if {path.name for path in self.path.iterdir()} <= {_LOCK}:
+        ours = {self.path / _LOCK, *self._generations()}
+        if all(path in ours for path in self.path.glob("*")):
             shutil.rmtree(self.path, ignore_errors=True)
 
     def _sweep(self) -> None:

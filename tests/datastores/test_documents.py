@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from groundspeed.datastores.documents import (
+    NAMESPACES,
     Chunking,
     DocumentStore,
     Postings,
@@ -288,3 +289,26 @@ def test_readers_see_whole_stores_while_a_writer_replaces_them(tmp_path: Path) -
         writer.kill()
         writer.communicate()
     assert all(same(contents, contents_of(len(contents.documents))) for contents in seen)
+
+
+def test_what_is_removed_leaves_only_what_was_not_its_own(store: DocumentStore) -> None:
+    beside = DocumentStore(store.path / NAMESPACES / "other")
+    write(beside, contents_of(2))
+    store.remove()
+    assert not store.exists()
+    assert same(beside.read(), contents_of(2))
+    write(store, contents_of(4))
+    assert same(store.read(), contents_of(4))
+    beside.remove()
+    assert not beside.path.exists()
+    beside.remove()
+
+
+def test_a_first_write_that_comes_to_nothing_leaves_the_stores_that_came_into_its_folder(
+    tmp_path: Path,
+) -> None:
+    store = DocumentStore(tmp_path / "store")
+    beside = DocumentStore(tmp_path / "store" / NAMESPACES / "other")
+    with store.lock():  # and nothing is written
+        write(beside, contents_of(2))
+    assert same(beside.read(), contents_of(2))
