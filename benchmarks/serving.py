@@ -200,6 +200,7 @@ def serve(pipe: Any, arguments: argparse.Namespace) -> None:
     direct = {"first": direct_first, "together": direct_together}
     while (order := pipe.recv())[0] != "end":
         if order[0] == "forget":
+            time.sleep(0.1)  # what was answered last is kept after its last event
             pipe.send(engine.forget_prefixes())
         else:
             pipe.send(asyncio.run(direct[order[0]](engine, *order[1:])))
