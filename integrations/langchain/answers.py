@@ -14,9 +14,9 @@ from langchain_core.messages.tool import ToolCall, invalid_tool_call, tool_call,
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 
 from groundspeed.errors import GenerationTimeoutError
+from groundspeed.integrations.logprobs import chat_logprobs
 from groundspeed.integrations.tools import Call, CallReader
 from groundspeed.types import Event, GenerationResult, GenerationStats, Passage, StepEvent
-from groundspeed.verify.text import token_bytes
 
 if TYPE_CHECKING:
     from groundspeed.verify.engine import Engine
@@ -170,15 +170,7 @@ def metadata(result: GenerationResult, engine: Engine, model_name: str) -> dict[
     if result.seed is not None:
         facts["seed"] = result.seed
     if result.logprobs is not None:
-        facts["logprobs"] = {
-            "content": [
-                {
-                    **_logprob(engine, token.token_id, token.logprob),
-                    "top_logprobs": [_logprob(engine, *one) for one in token.top],
-                }
-                for token in result.logprobs
-            ]
-        }
+        facts["logprobs"] = {"content": chat_logprobs(engine.tokenizer, result.logprobs)}
     return facts
 
 
@@ -208,11 +200,6 @@ def citations(result: GenerationResult, passages: Sequence[Passage]) -> list[Cit
             )
         )
     return found
-
-
-def _logprob(engine: Engine, token_id: int, logprob: float) -> dict[str, Any]:
-    data = token_bytes(engine.tokenizer, token_id)
-    return {"token": data.decode(errors="replace"), "bytes": list(data), "logprob": logprob}
 
 
 def _parsed(call: Call) -> ToolCall:

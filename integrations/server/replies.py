@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from pydantic import BaseModel
 
+from groundspeed.integrations.logprobs import chat_logprobs
 from groundspeed.integrations.server.errors import ApiError
 from groundspeed.types import Decoding, FinishReason, GenerationResult, GroundedSpan, Passage
 from groundspeed.verify.grounding import ground
-from groundspeed.verify.text import token_bytes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -145,15 +145,4 @@ class TokenFacts(TopToken):
 
 def tokens_facts(tokenizer: PreTrainedTokenizerBase, tokens: Iterable[TokenLogprob]) -> list[TokenFacts]:
     """Log-probabilities in the form of the chat API."""
-    return [
-        TokenFacts(
-            **_named(tokenizer, one.token_id, one.logprob).model_dump(),
-            top_logprobs=[_named(tokenizer, *other) for other in one.top],
-        )
-        for one in tokens
-    ]
-
-
-def _named(tokenizer: PreTrainedTokenizerBase, token_id: int, logprob: float) -> TopToken:
-    data = token_bytes(tokenizer, token_id)
-    return TopToken(token=data.decode(errors="replace"), logprob=logprob, bytes=list(data))
+    return [TokenFacts.model_validate(one) for one in chat_logprobs(tokenizer, tokens)]
