@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Literal
-from uuid import uuid4
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel
@@ -22,6 +20,7 @@ from groundspeed.integrations.server.replies import (
     TokenFacts,
     Usage,
     finish_of,
+    reply_head,
     tokens_facts,
 )
 from groundspeed.integrations.server.serving import Admitted, CallerOf, Serving, ServingOf
@@ -141,7 +140,7 @@ async def chat_completions(
     results = await answers(serving, call.asked, request)
     return ChatCompletion(
         object="chat.completion",
-        **_head(serving),
+        **reply_head(serving, "chatcmpl"),
         choices=[_choice(serving, call, number, result) for number, result in enumerate(results)],
         usage=Usage.of(results, len(results)),
     )
@@ -205,11 +204,10 @@ def _choice(serving: Serving, call: _Prepared, number: int, result: GenerationRe
 async def _chunks(
     serving: Serving, body: ChatBody, call: _Prepared, request: Request
 ) -> AsyncGenerator[ChatCompletionChunk]:
-    head = _head(serving)
-    with_usage = bool(body.stream_options and body.stream_options.include_usage)
+    head = reply_head(serving, "chatcmpl")
 
     def chunk(*choices: ChunkChoice, **more: Any) -> ChatCompletionChunk:
-        if with_usage:
+        if body.with_usage:
             more.setdefault("usage", None)
         return ChatCompletionChunk(object="chat.completion.chunk", **head, choices=list(choices), **more)
 
@@ -226,7 +224,7 @@ async def _chunks(
                 results[number] = event
                 for piece in streams[number].end(event):
                     yield chunk(piece)
-    if with_usage:
+    if body.with_usage:
         ordered = [results[number] for number in range(len(streams))]
         yield chunk(usage=Usage.of(ordered, len(ordered)))
 
@@ -277,15 +275,6 @@ class _AnswerStream:
         call = CallDelta(index=self._calls, **_call(part).model_dump())
         self._calls += 1
         return Delta(tool_calls=[call])
-
-
-def _head(serving: Serving) -> dict[str, Any]:
-    return {
-        "id": f"chatcmpl-{uuid4().hex}",
-        "created": int(time.time()),
-        "model": serving.model,
-        "system_fingerprint": serving.fingerprint,
-    }
 
 
 def _text(part: str | Call) -> str:

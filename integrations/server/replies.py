@@ -1,9 +1,11 @@
-"""What replies have in common: usage, how the answer came about, and log-probabilities."""
+"""What replies have in common: a head, usage, how the answer came about, and log-probabilities."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from uuid import uuid4
 
 from pydantic import BaseModel
 
@@ -15,11 +17,22 @@ from groundspeed.verify.grounding import ground
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from groundspeed.integrations.server.serving import Serving
     from groundspeed.types import TokenLogprob
 
-__all__ = ["Finish", "GroundspeedFacts", "TokenFacts", "Usage", "finish_of", "tokens_facts"]
+__all__ = ["Finish", "GroundspeedFacts", "TokenFacts", "Usage", "finish_of", "reply_head", "tokens_facts"]
 
 Finish: TypeAlias = Literal["stop", "length", "tool_calls"]
+
+
+def reply_head(serving: Serving, kind: str) -> dict[str, Any]:
+    """What each reply, and each chunk of one stream, begins with; ``kind`` begins its id."""
+    return {
+        "id": f"{kind}-{uuid4().hex}",
+        "created": int(time.time()),
+        "model": serving.model,
+        "system_fingerprint": serving.fingerprint,
+    }
 
 
 class CompletionTokens(BaseModel):

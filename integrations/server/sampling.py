@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from groundspeed.integrations.pipeline import GenerationOptions
     from groundspeed.integrations.server.serving import Serving
 
-__all__ = ["DraftingBody", "SamplingBody", "TextPart", "joined"]
+__all__ = ["OpenAIBody", "SamplingBody", "TextPart", "joined"]
 
 _SEEDS = 2**64
 
@@ -108,11 +108,29 @@ class Prediction(BaseModel):
     content: str | list[TextPart]
 
 
-class DraftingBody(SamplingBody):
-    """A body that brings along what to draft from."""
+class StreamOptions(BaseModel):
+    """What a stream holds beside the answer."""
 
+    model_config = ConfigDict(extra="ignore")
+
+    include_usage: bool | None = None
+
+
+class OpenAIBody(SamplingBody):
+    """What bodies of OpenAI's API have in common; they bring along what to draft from."""
+
+    model: str
+    n: int | None = Field(None, ge=1)
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    user: str | None = Field(None, description="Ignored.")
     draft_documents: list[str | DraftDocument] | None = None
     prediction: Prediction | None = None
+
+    @property
+    def with_usage(self) -> bool:
+        """Whether a stream ends with what it took."""
+        return bool(self.stream_options and self.stream_options.include_usage)
 
     def documents(self, serving: Serving) -> tuple[Passage, ...]:
         """The documents as passages.
