@@ -13,8 +13,6 @@ passages out, and from one that has the model's own summary of each.
 from __future__ import annotations
 
 import argparse
-import gzip
-import json
 import statistics
 import time
 from collections.abc import Iterator
@@ -28,6 +26,7 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnablePassthrough
 
+from groundspeed.integrations.bench.json_lines import json_lines
 from groundspeed.integrations.langchain import ChatGroundspeed, create_grounded_chain
 from groundspeed.integrations.langchain.documents import to_passages
 from groundspeed.integrations.langchain.messages import ChatPrompt
@@ -50,8 +49,7 @@ class Known(BaseRetriever):
 
 def read(file: Path, count: int) -> dict[str, list[Document]]:
     """Questions, each with its passages."""
-    with gzip.open(file, "rt") if file.suffix == ".gz" else file.open() as lines:
-        rows = [row for row in map(json.loads, lines) if row.get("passages") and not row.get("history")]
+    rows = [row for _, row in json_lines(file) if row.get("passages") and not row.get("history")]
     asked = {row["question"]: row["passages"] for row in rows}
     chosen = list(asked.items())[:: max(1, len(asked) // count)][:count]
     return {
