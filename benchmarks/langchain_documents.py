@@ -29,7 +29,8 @@ from langchain_core.runnables import RunnablePassthrough
 from groundspeed.integrations.bench.json_lines import json_lines
 from groundspeed.integrations.langchain import ChatGroundspeed, create_grounded_chain
 from groundspeed.integrations.langchain.documents import to_passages
-from groundspeed.integrations.langchain.messages import ChatPrompt
+from groundspeed.integrations.langchain.messages import turns
+from groundspeed.integrations.turns import TurnPrompt
 from groundspeed.types import GenerationRequest, StepEvent
 
 PROMPT = "Text:\n{context}\n\nQuestion: {input}\nAnswer with sentences from the text."
@@ -86,7 +87,7 @@ def first_text(model: ChatGroundspeed, rows: dict[str, list[Document]], rounds: 
     for question, documents in [*list(rows.items())[:1], *rows.items()]:
         context = "\n\n".join(document.page_content for document in documents)
         message = HumanMessage(PROMPT.format(context=context, input=question))
-        ids = ChatPrompt(engine.tokenizer).token_ids([message])
+        ids = TurnPrompt(engine.tokenizer).ids(turns([message]))
         request = GenerationRequest(ids, to_passages(documents), max_tokens=model.max_tokens or 0)
         pairs = [(waited(alone(request)), waited(chain.stream(question))) for _ in range(rounds)]
         bare.append(statistics.median(one for one, _ in pairs))
