@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from groundspeed.errors import InputError
 from groundspeed.integrations.bench.json_lines import json_lines
+from groundspeed.integrations.bench.traces import data_set_name
 from groundspeed.integrations.prompts import GroundedPrompt
+from groundspeed.integrations.turns import TurnPrompt
 from groundspeed.types import Passage
 
 if TYPE_CHECKING:
@@ -93,16 +95,14 @@ def _checked(row: dict[str, Any], where: str) -> dict[str, Any]:
 def _prompt(
     file: Path, number: int, row: dict[str, Any], tokenizer: PreTrainedTokenizerBase, lengths: range
 ) -> BenchPrompt | None:
-    name = f"{file.name.split('.')[0]}/{row.get('id', number + 1)}"
+    name = f"{data_set_name(file)}/{row.get('id', number + 1)}"
     if "prompt" in row:
         text = str(row["prompt"])
         if tokenizer.chat_template:
-            turn = [{"role": "user", "content": text}]
-            text = tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
-            ids = tokenizer(text, add_special_tokens=False).input_ids
+            ids = TurnPrompt(tokenizer).ids([{"role": "user", "content": text}])
         else:
-            ids = tokenizer(text).input_ids
-        return BenchPrompt(name, tuple(ids), ()) if len(ids) in lengths else None
+            ids = tuple(tokenizer(text).input_ids)
+        return BenchPrompt(name, ids, ()) if len(ids) in lengths else None
     if row.get("history") or not row["passages"]:
         return None
     passages = tuple(
