@@ -10,9 +10,9 @@ import llm
 from pydantic import Field
 
 from groundspeed.integrations.engines import EngineSpec, load
-from groundspeed.integrations.forms import answer_instructions
+from groundspeed.integrations.forms import answer_form
 from groundspeed.integrations.turns import Turn, TurnPrompt
-from groundspeed.types import GenerationRequest, GenerationResult, Grammar, Passage, StepEvent
+from groundspeed.types import GenerationRequest, GenerationResult, Passage, StepEvent
 
 __all__ = ["Groundspeed", "register_models"]
 
@@ -43,15 +43,16 @@ class Groundspeed(llm.Model):
         """Answer a prompt bit by bit."""
         options = prompt.options
         engine = load(EngineSpec(options.model) if options.model else EngineSpec())
-        told = answer_instructions(prompt.schema) if prompt.schema else ""
+        wanted = {"type": "json_schema", "json_schema": {"schema": prompt.schema}} if prompt.schema else None
+        form = answer_form((), None, wanted, engine.tokenizer)
         request = GenerationRequest(
-            TurnPrompt(engine.tokenizer).ids(_turns(prompt, conversation), instructions=told),
+            TurnPrompt(engine.tokenizer).ids(_turns(prompt, conversation), instructions=form.instructions),
             tuple(Passage(f"fragment-{n}", str(text)) for n, text in enumerate(prompt.fragments)),
             max_tokens=options.max_tokens,
             temperature=options.temperature,
             top_p=options.top_p,
             seed=options.seed,
-            grammar=Grammar.json_schema(prompt.schema) if prompt.schema else None,
+            grammar=form.grammar,
         )
         with engine.stream(request) as events:
             for event in events:

@@ -148,10 +148,11 @@ def _documents_in(value: Any) -> list[Document | Mapping[str, Any]]:
 def _passage(document: DraftDocument, number: int) -> Passage:
     if isinstance(document, Passage):
         return document
+    text: Any
     if isinstance(document, Document):
         own_id, text, metadata = document.id, document.page_content, document.metadata
     elif isinstance(document, Mapping):
-        own_id, text = document.get("id"), document.get("page_content", document.get("text"))
+        own_id, text = document.get("id"), document.get("page_content")
         metadata = document.get("metadata") or {}
     else:
         raise InputError(

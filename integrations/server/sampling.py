@@ -71,9 +71,8 @@ class SamplingBody(Body):
         }  # fmt: skip
         options["temperature"] = 1.0 if self.temperature is None else self.temperature
         if self.top_p is not None:
-            options["top_p"] = max(
-                self.top_p, 1e-9
-            )  # the engine's begins above 0; so small, one token is left
+            # The engine's begins above 0; of one so small, one token is left.
+            options["top_p"] = max(self.top_p, 1e-9)
         if self.seed is not None:
             options["seed"] = self.seed % _SEEDS  # OpenAI's seeds may be negative
         if self.stop is not None:
