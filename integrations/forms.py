@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from groundspeed.errors import InputError
-from groundspeed.integrations.tools import CLOSING, OPENING, CallReader, Tool, chosen_tools
+from groundspeed.integrations.tools import CLOSING, OPENING, AnswerReader, CallReader, Tool, chosen_tools
 from groundspeed.types import Grammar
 from groundspeed.verify.grammar import JSON_WHITESPACE
 
@@ -41,10 +41,10 @@ class AnswerForm(NamedTuple):
     opening: str
     grammar: Grammar | None
 
-    def reader(self) -> CallReader | None:
-        """What tells the answer's text from its calls; None without tools."""
+    def reader(self) -> AnswerReader:
+        """What tells the answer's text from its calls."""
         names = {tool["function"]["name"] for tool in self.tools}
-        return CallReader(names, opened=bool(self.opening)) if names else None
+        return CallReader(names, opened=bool(self.opening)) if names else AnswerReader()
 
 
 def answer_form(

@@ -15,7 +15,7 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 
 from groundspeed.errors import GenerationTimeoutError
 from groundspeed.integrations.logprobs import chat_logprobs
-from groundspeed.integrations.tools import Call, CallReader
+from groundspeed.integrations.tools import AnswerReader, Call
 from groundspeed.types import Event, GenerationResult, GenerationStats, Passage, StepEvent
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ class ChatAnswer:
         engine: Engine,
         model_name: str,
         passages: Sequence[Passage],
+        reader: AnswerReader,
         *,
-        reader: CallReader | None = None,
         cite: bool = False,
     ) -> None:
         """Start an answer.
@@ -42,7 +42,7 @@ class ChatAnswer:
             engine: That gives it.
             model_name: What the model is asked for by.
             passages: Of the request.
-            reader: Finds the tool calls, None where there are no tools.
+            reader: Finds the tool calls.
             cite: Put citations into the content.
         """
         self._engine = engine
@@ -59,11 +59,10 @@ class ChatAnswer:
             GenerationTimeoutError: The answer is not whole.
         """
         if isinstance(event, StepEvent):
-            yield from self._pieces(event.text)
+            yield from map(self._piece, self._reader.push(event.text))
         elif isinstance(event, GenerationResult):
             check_in_time(event)
-            if self._reader is not None:
-                yield from (self._piece(part) for part in self._reader.finish())
+            yield from map(self._piece, self._reader.finish())
             content: Any = ""
             if self._cite and event.grounding:
                 content = [{"type": "text", "text": "", "annotations": citations(event, self._passages)}]
@@ -82,9 +81,7 @@ class ChatAnswer:
             GenerationTimeoutError: It is not whole.
         """
         check_in_time(result)
-        parts: list[str | Call] = [result.text]
-        if self._reader is not None:
-            parts = [*self._reader.push(result.text), *self._reader.finish()]
+        parts = self._reader.whole(result.text)
         text = "".join(part for part in parts if isinstance(part, str))
         valid, invalid = [], []
         for call in (part for part in parts if isinstance(part, Call)):
@@ -109,12 +106,6 @@ class ChatAnswer:
             generations=[ChatGeneration(message=message, generation_info=info)],
             llm_output={"model_name": self._model_name},
         )
-
-    def _pieces(self, text: str) -> Iterator[ChatGenerationChunk]:
-        parts: Iterator[str | Call] = iter([text] if text else [])
-        if self._reader is not None:
-            parts = self._reader.push(text)
-        yield from map(self._piece, parts)
 
     def _piece(self, part: str | Call) -> ChatGenerationChunk:
         if isinstance(part, str):

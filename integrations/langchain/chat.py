@@ -145,7 +145,7 @@ class ChatGroundspeed(GroundspeedSettings, BaseChatModel):
             engine,
             engine.model_name or self.model,
             request.passages,
-            reader=form.reader(),
+            form.reader(),
             cite=self.output_version == "v1",
         )
         return request, answer

@@ -181,8 +181,7 @@ def _prepared(serving: Serving, body: ChatBody) -> _Prepared:
 
 
 def _choice(serving: Serving, call: _Prepared, number: int, result: GenerationResult) -> Choice:
-    reader = call.form.reader()
-    parts = [result.text] if reader is None else [*reader.push(result.text), *reader.finish()]
+    parts = call.form.reader().whole(result.text)
     text = "".join(_text(part) for part in parts)
     calls = [_call(part) for part in parts if isinstance(part, Call) and part.name is not None]
     message = ReplyMessage(role="assistant", content=text if text or not calls else None, refusal=None)
@@ -246,10 +245,7 @@ class _AnswerStream:
 
     def step(self, event: StepEvent) -> Iterator[ChunkChoice]:
         """What a step adds; its log-probabilities come with the first piece of it."""
-        parts: list[str | Call] = [event.text] if event.text else []
-        if self._reader is not None:
-            parts = list(self._reader.push(event.text))
-        deltas = [self._delta(part) for part in parts]
+        deltas = [self._delta(part) for part in self._reader.push(event.text)]
         if not event.logprobs:
             yield from map(self.piece, deltas)
             return
@@ -260,7 +256,7 @@ class _AnswerStream:
 
     def end(self, result: GenerationResult) -> Iterator[ChunkChoice]:
         """What was held back, and why it ended."""
-        for part in self._reader.finish() if self._reader is not None else ():
+        for part in self._reader.finish():
             yield self.piece(self._delta(part))
         finish = finish_of(result)
         yield self.piece(
