@@ -16,6 +16,7 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from groundspeed.errors import GenerationTimeoutError
 from groundspeed.integrations.logprobs import chat_logprobs
 from groundspeed.integrations.tools import AnswerReader, Call
+from groundspeed.integrations.view.record import stats_as_json
 from groundspeed.types import Event, GenerationResult, GenerationStats, Passage, StepEvent
 
 if TYPE_CHECKING:
@@ -143,17 +144,11 @@ def usage(stats: GenerationStats) -> UsageMetadata:
 
 def metadata(result: GenerationResult, engine: Engine, model_name: str) -> dict[str, Any]:
     """How the answer came about, in terms that JSON can hold."""
-    stats = result.stats
     facts: dict[str, Any] = {
         "model_name": model_name,
         "model_provider": "groundspeed",
         "finish_reason": result.finish_reason,
-        "speculative_decoding": {
-            **asdict(stats),
-            "accepted_by_source": dict(stats.accepted_by_source),
-            "tokens_per_step": stats.tokens_per_step,
-            "tokens_per_second": stats.tokens_per_second,
-        },
+        "speculative_decoding": stats_as_json(result.stats),
         "grounding": [asdict(span) for span in result.grounding],
     }
     if result.stop is not None:
