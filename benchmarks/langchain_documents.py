@@ -13,8 +13,6 @@ passages out, and from one that has the model's own summary of each.
 from __future__ import annotations
 
 import argparse
-import gzip
-import json
 import statistics
 import time
 from collections.abc import Iterator
@@ -28,9 +26,11 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnablePassthrough
 
+from groundspeed.integrations.bench.json_lines import json_lines
 from groundspeed.integrations.langchain import ChatGroundspeed, create_grounded_chain
 from groundspeed.integrations.langchain.documents import to_passages
-from groundspeed.integrations.langchain.messages import ChatPrompt
+from groundspeed.integrations.langchain.messages import turns
+from groundspeed.integrations.turns import TurnPrompt
 from groundspeed.types import GenerationRequest, StepEvent
 
 PROMPT = "Text:\n{context}\n\nQuestion: {input}\nAnswer with sentences from the text."
@@ -50,8 +50,7 @@ class Known(BaseRetriever):
 
 def read(file: Path, count: int) -> dict[str, list[Document]]:
     """Questions, each with its passages."""
-    with gzip.open(file, "rt") if file.suffix == ".gz" else file.open() as lines:
-        rows = [row for row in map(json.loads, lines) if row.get("passages") and not row.get("history")]
+    rows = [row for _, row in json_lines(file) if row.get("passages") and not row.get("history")]
     asked = {row["question"]: row["passages"] for row in rows}
     chosen = list(asked.items())[:: max(1, len(asked) // count)][:count]
     return {
@@ -88,7 +87,7 @@ def first_text(model: ChatGroundspeed, rows: dict[str, list[Document]], rounds: 
     for question, documents in [*list(rows.items())[:1], *rows.items()]:
         context = "\n\n".join(document.page_content for document in documents)
         message = HumanMessage(PROMPT.format(context=context, input=question))
-        ids = ChatPrompt(engine.tokenizer).token_ids([message])
+        ids = TurnPrompt(engine.tokenizer).ids(turns([message]))
         request = GenerationRequest(ids, to_passages(documents), max_tokens=model.max_tokens or 0)
         pairs = [(waited(alone(request)), waited(chain.stream(question))) for _ in range(rounds)]
         bare.append(statistics.median(one for one, _ in pairs))

@@ -1,1 +1,1 @@
-"""What is kept: the document store of a corpus."""
+"""What is kept: the documents of a corpus, and text as tokens to draft from."""

@@ -24,6 +24,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -62,6 +63,7 @@ NAMESPACES = "namespaces"
 _HEADER = "header.json"
 _LOCK = ".lock"
 _GENERATION = "generation-"
+_GENERATIONS = f"{_GENERATION}{'[0-9a-f]' * 32}"
 _CHANGES = "changes.jsonl"
 
 
@@ -271,7 +273,7 @@ class DocumentStore:
             self._remove_empty_folder()
 
     def _generations(self) -> list[Path]:
-        return list(self.path.glob(f"{_GENERATION}{'[0-9a-f]' * 32}"))
+        return list(self.path.glob(_GENERATIONS))
 
     def _remove_empty_folder(self) -> None:
         """Remove the folder unless other stores lie in it."""
@@ -291,8 +293,10 @@ class DocumentStore:
             raise StoreError(f"The store {self.path} is a file, a folder was wanted; give another path.")
         if not self.path.is_dir() or self.exists():
             return
-        ours = {_LOCK, NAMESPACES, *(path.name for path in self._generations())}
-        if foreign := next((path.name for path in self.path.iterdir() if path.name not in ours), None):
+        # By name alone: a writer that holds the lock may be making any of them meanwhile.
+        ours = (_LOCK, NAMESPACES, _HEADER, f"{_HEADER}.new", _GENERATIONS)
+        names = (path.name for path in self.path.iterdir())
+        if foreign := next((name for name in names if not any(fnmatchcase(name, one) for one in ours)), None):
             raise StoreError(
                 f"The folder {self.path} is not a store and holds other things ({foreign}); "
                 "give an empty folder or one that does not exist yet."

@@ -117,9 +117,7 @@ class BridgedDrafter:
         """Draft what may follow the committed text, with at most ``budget`` nodes."""
         pace = self._shared.pace
         if pace:
-            if self._mark is not None:
-                pace.since(self._mark)
-            self._mark = pace.mark()
+            self._mark = pace.since(self._mark) if self._mark else pace.mark()
         if budget <= 0 or self._text is None:
             return DraftTree.empty()
         self._settle()

@@ -175,9 +175,7 @@ class DraftModelDrafter:
         """Draft what may follow the committed text, with at most ``budget`` nodes."""
         pace = self._shared.pace
         if pace:
-            if self._mark is not None:
-                pace.since(self._mark)
-            self._mark = pace.mark()
+            self._mark = pace.since(self._mark) if self._mark else pace.mark()
         budget = min(budget, _MOST_NODES)
         drafted = self._first.propose(budget)
         limit = self._shared.lm.context_length

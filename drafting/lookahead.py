@@ -26,11 +26,8 @@ from groundspeed.types import Source
 
 __all__ = ["LookaheadDrafter", "NgramPool"]
 
-_PRIOR, _DOUBT, _MEMORY = (
-    0.4,
-    8,
-    256,
-)  # rate of tokens from the pool at first, for how many, and how many last
+# Rate of tokens from the pool at first, for how many that counts, and for how many the rate lasts.
+_PRIOR, _DOUBT, _MEMORY = 0.4, 8, 256
 _WORTH, _WORTH_STEPS = 0.06, 16  # what a window guess is worth at first, and for how many steps that counts
 
 

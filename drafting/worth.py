@@ -141,10 +141,12 @@ class Pace:
         with self._lock:
             return self._clock(), self._total
 
-    def since(self, mark: tuple[float, int]) -> None:
-        """Learn from the step that began with ``mark`` and is over now."""
+    def since(self, mark: tuple[float, int]) -> tuple[float, int]:
+        """Learn from the step that began with ``mark`` and is over now; the mark of the next one."""
         with self._lock:
-            seconds = self._clock() - mark[0]
+            now = self._clock()
+            seconds = now - mark[0]
             if seconds > 0:
                 self._tokens += (self._total - mark[1] - self._tokens) / 8
                 self._seconds += (seconds - self._seconds) / 8
+            return now, self._total

@@ -1,1 +1,1 @@
-"""The ways in: pipeline, command line, server and LangChain."""
+"""The ways in: pipeline, command line, server, LangChain, transformers and llm; and the page of an answer."""

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from groundspeed.errors import InputError
-from groundspeed.integrations.tools import CLOSING, OPENING, CallReader, Tool, chosen_tools
+from groundspeed.integrations.tools import CLOSING, OPENING, AnswerReader, CallReader, Tool, chosen_tools
 from groundspeed.types import Grammar
 from groundspeed.verify.grammar import JSON_WHITESPACE
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["AnswerForm", "answer_form", "answer_instructions", "closed"]
+__all__ = ["AnswerForm", "answer_form", "closed"]
 
 _ANY_OBJECT = {"type": "object"}
 
@@ -41,10 +41,10 @@ class AnswerForm(NamedTuple):
     opening: str
     grammar: Grammar | None
 
-    def reader(self) -> CallReader | None:
-        """What tells the answer's text from its calls; None without tools."""
+    def reader(self) -> AnswerReader:
+        """What tells the answer's text from its calls."""
         names = {tool["function"]["name"] for tool in self.tools}
-        return CallReader(names, opened=bool(self.opening)) if names else None
+        return CallReader(names, opened=bool(self.opening)) if names else AnswerReader()
 
 
 def answer_form(
@@ -72,7 +72,7 @@ def answer_form(
     if schema is None:
         return AnswerForm(tools, "", "", None)
     grammar = _call_or_answer(tools, schema, tokenizer) if tools else Grammar.json_schema(schema)
-    return AnswerForm(tools, answer_instructions(schema), "", grammar)
+    return AnswerForm(tools, _instructions(schema), "", grammar)
 
 
 def _answer_schema(response_format: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -90,7 +90,7 @@ def _answer_schema(response_format: Mapping[str, Any] | None) -> dict[str, Any] 
     )
 
 
-def answer_instructions(schema: Mapping[str, Any]) -> str:
+def _instructions(schema: Mapping[str, Any]) -> str:
     """What to tell a model about its answer; of one that may be any object there is nothing to tell."""
     if schema == _ANY_OBJECT:
         return ""

@@ -9,10 +9,10 @@ from typing import Any
 import llm
 from pydantic import Field
 
-from groundspeed.integrations.forms import answer_instructions
-from groundspeed.integrations.langchain.engines import EngineSpec, load
-from groundspeed.integrations.langchain.messages import ChatPrompt
-from groundspeed.types import GenerationRequest, GenerationResult, Grammar, Passage, StepEvent
+from groundspeed.integrations.engines import EngineSpec, load
+from groundspeed.integrations.forms import answer_form
+from groundspeed.integrations.turns import Turn, TurnPrompt
+from groundspeed.types import GenerationRequest, GenerationResult, Passage, StepEvent
 
 __all__ = ["Groundspeed", "register_models"]
 
@@ -43,15 +43,16 @@ class Groundspeed(llm.Model):
         """Answer a prompt bit by bit."""
         options = prompt.options
         engine = load(EngineSpec(options.model) if options.model else EngineSpec())
-        told = answer_instructions(prompt.schema) if prompt.schema else ""
+        wanted = {"type": "json_schema", "json_schema": {"schema": prompt.schema}} if prompt.schema else None
+        form = answer_form((), None, wanted, engine.tokenizer)
         request = GenerationRequest(
-            ChatPrompt(engine.tokenizer).token_ids(_messages(prompt, conversation), instructions=told),
+            TurnPrompt(engine.tokenizer).ids(_turns(prompt, conversation), instructions=form.instructions),
             tuple(Passage(f"fragment-{n}", str(text)) for n, text in enumerate(prompt.fragments)),
             max_tokens=options.max_tokens,
             temperature=options.temperature,
             top_p=options.top_p,
             seed=options.seed,
-            grammar=Grammar.json_schema(prompt.schema) if prompt.schema else None,
+            grammar=form.grammar,
         )
         with engine.stream(request) as events:
             for event in events:
@@ -67,15 +68,11 @@ class Groundspeed(llm.Model):
                     }
 
 
-def _messages(prompt: Any, conversation: Any) -> list[Any]:
-    from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
-
-    turns: list[Any] = []
-    system = prompt.system or next(
-        (turn.prompt.system for turn in getattr(conversation, "responses", ()) if turn.prompt.system), None
-    )
-    if system:
-        turns.append(SystemMessage(system))
-    for turn in getattr(conversation, "responses", ()):
-        turns += [HumanMessage(turn.prompt.prompt), AIMessage(turn.text_or_raise())]
-    return [*turns, HumanMessage(prompt.prompt)]
+def _turns(prompt: Any, conversation: Any) -> list[Turn]:
+    earlier = getattr(conversation, "responses", ())
+    system = prompt.system or next((turn.prompt.system for turn in earlier if turn.prompt.system), None)
+    turns: list[Turn] = [{"role": "system", "content": system}] if system else []
+    for turn in earlier:
+        turns.append({"role": "user", "content": turn.prompt.prompt})
+        turns.append({"role": "assistant", "content": turn.text_or_raise()})
+    return [*turns, {"role": "user", "content": prompt.prompt}]

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from groundspeed.errors import ModelError
+from groundspeed.integrations.turns import TurnPrompt, defused
 from groundspeed.types import Passage
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["GroundedPrompt", "defused"]
+__all__ = ["GroundedPrompt"]
 
 # Of eleven wordings tried on the embedded 135M model (twelve questions, one to three passages), this one
 # quoted most and looped least: asked for more than a sentence, or shown numbered passages, a model this small
@@ -51,41 +50,10 @@ class GroundedPrompt:
     def token_ids(self, question: str, passages: Sequence[Passage]) -> tuple[int, ...]:
         """Build the prompt with all the passages."""
         texts = "\n\n".join(passage.text.strip() for passage in passages)
-        user = defused(f"Text:\n{texts}\n\nQuestion: {question.strip()}\n{_REMINDER}", self._tokenizer)
+        user = f"Text:\n{texts}\n\nQuestion: {question.strip()}\n{_REMINDER}"
         if not self._tokenizer.chat_template:
-            text = f"{_SYSTEM}\n\n{user}\n\nAnswer:"
+            text = f"{_SYSTEM}\n\n{defused(user, self._tokenizer)}\n\nAnswer:"
             return tuple(self._tokenizer(text).input_ids)
-        messages = [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": user}]
-        return tuple(self._tokenizer(self._rendered(messages), add_special_tokens=False).input_ids)
-
-    def _rendered(self, messages: list[dict[str, str]]) -> str:
-        def render(messages: list[dict[str, str]]) -> str:
-            text: str = self._tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=True
-            )
-            return text
-
-        try:
-            return render(messages)
-        except Exception:  # templates that know no system role say so this way
-            joined = "\n\n".join(message["content"] for message in messages)
-            try:
-                return render([{"role": "user", "content": joined}])
-            except Exception as error:
-                raise ModelError(
-                    f"the model's chat template cannot be rendered ({type(error).__name__}: {error}); mend "
-                    "it in the model folder, or remove it to get a plain prompt"
-                ) from error
-
-
-def defused(text: str, tokenizer: PreTrainedTokenizerBase) -> str:
-    """Break up special tokens: a text that spells one out must not be able to end its turn."""
-    for token in _special_tokens(tokenizer):
-        text = text.replace(token, f"{token[0]} {token[1:]}")
-    return text
-
-
-@lru_cache(16)
-def _special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[str, ...]:
-    added = tokenizer.added_tokens_decoder.values()
-    return tuple(token.content for token in added if token.special and len(token.content) > 1)
+        return TurnPrompt(self._tokenizer).ids(
+            [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": user}]
+        )

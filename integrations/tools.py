@@ -13,6 +13,7 @@ from groundspeed.errors import InputError
 __all__ = [
     "CLOSING",
     "OPENING",
+    "AnswerReader",
     "Call",
     "CallReader",
     "Tool",
@@ -96,7 +97,24 @@ def chosen_tools(tools: Sequence[Tool], choice: Any) -> tuple[Sequence[Tool], Se
     return tools, forced
 
 
-class CallReader:
+class AnswerReader:
+    """Reads an answer while it comes, where there are no tools: all of it is text."""
+
+    def push(self, text: str) -> Iterator[str | Call]:
+        """Take in a piece of the answer; what is sure by now."""
+        if text:
+            yield text
+
+    def finish(self) -> Iterator[str | Call]:
+        """The answer is over: what was held back."""
+        yield from ()
+
+    def whole(self, text: str) -> list[str | Call]:
+        """The parts of an answer that has come at once."""
+        return [*self.push(text), *self.finish()]
+
+
+class CallReader(AnswerReader):
     """Tells an answer's text from its tool calls while it comes.
 
     A call is a JSON object with ``name`` and ``arguments`` or ``parameters``. One, or a list of them, stands

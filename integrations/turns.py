@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from groundspeed.errors import InputError, ModelError
-from groundspeed.integrations.prompts import defused
 from groundspeed.integrations.tools import Tool, tool_instructions, written_calls
 from groundspeed.verify.text import check_text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["Turn", "TurnPrompt"]
+__all__ = ["Turn", "TurnPrompt", "defused"]
 
 Turn: TypeAlias = Mapping[str, Any]
 """``role``, ``content``, perhaps ``tool_calls`` (arguments as objects), ``tool_call_id``, ``name``."""
@@ -83,8 +83,8 @@ class TurnPrompt:
             else:
                 return text
         raise ModelError(
-            f"the model's chat template cannot be rendered ({type(problem).__name__}: {problem}); mend it, "
-            "or change the messages"
+            f"the model's chat template cannot be rendered ({type(problem).__name__}: {problem}); mend it in "
+            "the model's folder, or change the messages"
         ) from problem
 
     def _defused_call(self, call: Mapping[str, Any]) -> dict[str, Any]:
@@ -141,3 +141,16 @@ def _without_system(turns: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Make system messages the user's, and let the user begin."""
     told = [{**turn, "role": "user"} if turn["role"] == "system" else turn for turn in turns]
     return told if told[0]["role"] == "user" else [{"role": "user", "content": ""}, *told]
+
+
+def defused(text: str, tokenizer: PreTrainedTokenizerBase) -> str:
+    """Break up special tokens: a text that spells one out must not be able to end its turn."""
+    for token in _special_tokens(tokenizer):
+        text = text.replace(token, f"{token[0]} {token[1:]}")
+    return text
+
+
+@lru_cache(16)
+def _special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[str, ...]:
+    added = tokenizer.added_tokens_decoder.values()
+    return tuple(token.content for token in added if token.special and len(token.content) > 1)

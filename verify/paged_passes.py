@@ -17,7 +17,7 @@ from groundspeed.verify.devices import Driver
 from groundspeed.verify.paged_attention import PagedAttention, PassInputs, Shape, pack
 from groundspeed.verify.pages import PagedCache, PagePool
 from groundspeed.verify.sessions import TreeSession
-from groundspeed.verify.top_tokens import read_ahead
+from groundspeed.verify.top_tokens import fetch_leading
 
 if TYPE_CHECKING:
     from groundspeed.verify.target import TransformersTarget
@@ -140,7 +140,7 @@ class PagedPasses:
         self._mind_moves()
         groups = _groups(segments)
         passes = [self._verify([segments[i] for i in group]) for group in groups]
-        read_ahead(passes, self._driver.fetch)
+        fetch_leading(passes, self._driver.fetch)
         for segment in segments:
             _cache_of(segment).advance(len(segment.token_ids))
         logits = {

@@ -14,7 +14,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from groundspeed.drafting.features import ROW
 from groundspeed.jit import kernel
 
-__all__ = ["leading", "read_ahead"]
+__all__ = ["fetch_leading", "leading"]
 
 _BLOCK = 128
 """Logits that are looked at together."""
@@ -25,7 +25,7 @@ _read: MutableMapping[torch.Tensor, NDArray[np.int32]] = WeakTensorKeyDictionary
 """By logits, int32 [n, 1 + ROW] that was read ahead: the most probable token, and then the leading ones."""
 
 
-def read_ahead(
+def fetch_leading(
     passes: Sequence[tuple[torch.Tensor, Sequence[torch.Tensor]]],
     fetch: Callable[[torch.Tensor], NDArray[Any]],
 ) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from groundspeed.errors import InputError
+from groundspeed.integrations.bench.json_lines import json_lines
+from groundspeed.integrations.bench.traces import data_set_name
 from groundspeed.integrations.prompts import GroundedPrompt
+from groundspeed.integrations.turns import TurnPrompt
 from groundspeed.types import Passage
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def read_prompts(
     chosen: list[BenchPrompt] = []
     for place, file in enumerate(files):
         wanted = count * (place + 1) // len(files) - count * place // len(files)
-        rows = list(_rows(file))
+        rows = [_checked(row, where) for where, row in json_lines(file)]
         # Evenly spaced starting points; from each, the first row that is of use and not taken yet.
         taken: set[int] = set()
         for start in range(wanted):
@@ -80,48 +81,28 @@ def read_prompts(
     return chosen
 
 
-def _rows(file: Path) -> Iterator[dict[str, Any]]:
-    try:
-        with (
-            gzip.open(file, "rt", encoding="utf-8")
-            if file.suffix == ".gz"
-            else file.open(encoding="utf-8") as lines
-        ):
-            for number, line in enumerate(lines, start=1):
-                row = json.loads(line)
-                if not _usable(row):
-                    raise InputError(
-                        f"{file}, line {number}: a row is a JSON object with `prompt`, or with `question` "
-                        "and `passages`, a list of texts"
-                    )
-                yield row
-    except (OSError, EOFError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InputError(f"cannot read {file}: {error}; give a file of JSON lines, .gz or not") from error
-
-
-def _usable(row: Any) -> bool:
-    if not isinstance(row, dict):
-        return False
-    if isinstance(row.get("prompt"), str):
-        return True
+def _checked(row: dict[str, Any], where: str) -> dict[str, Any]:
     passages = row.get("passages")
     texts = isinstance(passages, list) and all(isinstance(passage, str) for passage in passages)
-    return texts and isinstance(row.get("question"), str)
+    if not isinstance(row.get("prompt"), str) and not (texts and isinstance(row.get("question"), str)):
+        raise InputError(
+            f"{where}: a row is a JSON object with `prompt`, or with `question` and `passages`, a list of "
+            "texts"
+        )
+    return row
 
 
 def _prompt(
     file: Path, number: int, row: dict[str, Any], tokenizer: PreTrainedTokenizerBase, lengths: range
 ) -> BenchPrompt | None:
-    name = f"{file.name.split('.')[0]}/{row.get('id', number + 1)}"
+    name = f"{data_set_name(file)}/{row.get('id', number + 1)}"
     if "prompt" in row:
         text = str(row["prompt"])
         if tokenizer.chat_template:
-            turn = [{"role": "user", "content": text}]
-            text = tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
-            ids = tokenizer(text, add_special_tokens=False).input_ids
+            ids = TurnPrompt(tokenizer).ids([{"role": "user", "content": text}])
         else:
-            ids = tokenizer(text).input_ids
-        return BenchPrompt(name, tuple(ids), ()) if len(ids) in lengths else None
+            ids = tuple(tokenizer(text).input_ids)
+        return BenchPrompt(name, ids, ()) if len(ids) in lengths else None
     if row.get("history") or not row["passages"]:
         return None
     passages = tuple(

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from groundspeed.errors import InputError
+from groundspeed.integrations.bench.json_lines import json_lines
 from groundspeed.types import ProgressCallback
 
 if TYPE_CHECKING:
@@ -83,19 +82,7 @@ def read_traces(path: Path) -> list[Trace]:
     Raises:
         InputError: The file cannot be read, or a row has another form; the message names file and line.
     """
-    traces = []
-    try:
-        with (
-            gzip.open(path, "rt", encoding="utf-8")
-            if path.suffix == ".gz"
-            else path.open(encoding="utf-8") as lines
-        ):
-            for number, line in enumerate(lines, start=1):
-                if line.strip():
-                    traces.append(_trace(line, f"{path}, line {number}"))
-    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-        raise InputError(f"cannot read {path}: {error}; give a file of JSON lines, .gz or not") from error
-    found = [trace for trace in traces if trace.response]
+    found = [trace for trace in (_trace(row, where) for where, row in json_lines(path)) if trace.response]
     if not found:
         raise InputError(f"{path} holds no recorded answer; give rows with a `response` that is not empty")
     return sorted(found, key=lambda trace: hashlib.sha256(trace.id.encode()).digest())
@@ -129,13 +116,7 @@ def _row(trace: Trace, ids: Iterator[NDArray[np.int32]]) -> Row:
     return Row(trace.question, prompt, tuple(next(ids) for _ in trace.passages), response)
 
 
-def _trace(line: str, where: str) -> Trace:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:  # not JSON, or a number or a depth that Python refuses
-        raise InputError(f"{where}: {error}; a row is a JSON object on a line of its own") from error
-    if not isinstance(row, dict):
-        raise InputError(f"{where}: got {type(row).__name__}; a row is a JSON object on a line of its own")
+def _trace(row: dict[str, Any], where: str) -> Trace:
     for field in ("id", "question", "response"):
         if not isinstance(row.get(field), str):
             raise InputError(f"{where}: `{field}` is {_shown(row, field)}; it must be a text")

@@ -33,9 +33,7 @@ def ask(
     rerank: Annotated[
         str | None, typer.Option(help="Cross-encoder that orders the passages anew: hub id or folder.")
     ] = None,
-    embedding_model: Annotated[
-        str | None, typer.Option(help="Hub id or folder; by default the one that built the store.")
-    ] = None,
+    embedding_model: options.EmbeddingModel = None,
     datastore: options.Datastore = None,
     learn: options.Learn = None,
     model: options.Model = None,

@@ -1,4 +1,4 @@
-"""The options that ``ask`` and ``generate`` share."""
+"""The options that commands share, and the engine that most of them ask for."""
 
 from __future__ import annotations
 
@@ -57,8 +57,9 @@ Passages: TypeAlias = Annotated[
 ]
 SearchMode: TypeAlias = Annotated[Mode, typer.Option("--mode", help="How to search.")]
 Store: TypeAlias = Annotated[Path, typer.Option(help="Folder of the store.")]
-
-
+EmbeddingModel: TypeAlias = Annotated[
+    str | None, typer.Option(help="Hub id or folder; by default the one that built the store.")
+]
 Datastore: TypeAlias = Annotated[
     Path | None, typer.Option(help="Folder of a token datastore to draft from as well.")
 ]
@@ -66,8 +67,6 @@ Learn: TypeAlias = Annotated[
     str | None,
     typer.Option(help="Namespace of the datastore that the answer is added to.", metavar="NAMESPACE"),
 ]
-
-
 DraftModel: TypeAlias = Annotated[
     str | None,
     typer.Option(help="Smaller model with the same tokens that drafts as well: hub id, folder or GGUF file."),

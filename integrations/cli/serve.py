@@ -22,9 +22,7 @@ def serve(
     store: Annotated[
         Path | None, typer.Option(help="Folder of a document store; made by the first document added.")
     ] = None,
-    embedding_model: Annotated[
-        str | None, typer.Option(help="Hub id or folder; by default the one that built the store.")
-    ] = None,
+    embedding_model: options.EmbeddingModel = None,
     datastore: options.Datastore = None,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",

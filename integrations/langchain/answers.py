@@ -14,9 +14,10 @@ from langchain_core.messages.tool import ToolCall, invalid_tool_call, tool_call,
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 
 from groundspeed.errors import GenerationTimeoutError
-from groundspeed.integrations.tools import Call, CallReader
+from groundspeed.integrations.logprobs import chat_logprobs
+from groundspeed.integrations.tools import AnswerReader, Call
+from groundspeed.integrations.view.record import stats_as_json
 from groundspeed.types import Event, GenerationResult, GenerationStats, Passage, StepEvent
-from groundspeed.verify.text import token_bytes
 
 if TYPE_CHECKING:
     from groundspeed.verify.engine import Engine
@@ -32,8 +33,8 @@ class ChatAnswer:
         engine: Engine,
         model_name: str,
         passages: Sequence[Passage],
+        reader: AnswerReader,
         *,
-        reader: CallReader | None = None,
         cite: bool = False,
     ) -> None:
         """Start an answer.
@@ -42,7 +43,7 @@ class ChatAnswer:
             engine: That gives it.
             model_name: What the model is asked for by.
             passages: Of the request.
-            reader: Finds the tool calls, None where there are no tools.
+            reader: Finds the tool calls.
             cite: Put citations into the content.
         """
         self._engine = engine
@@ -59,11 +60,10 @@ class ChatAnswer:
             GenerationTimeoutError: The answer is not whole.
         """
         if isinstance(event, StepEvent):
-            yield from self._pieces(event.text)
+            yield from map(self._piece, self._reader.push(event.text))
         elif isinstance(event, GenerationResult):
             check_in_time(event)
-            if self._reader is not None:
-                yield from (self._piece(part) for part in self._reader.finish())
+            yield from map(self._piece, self._reader.finish())
             content: Any = ""
             if self._cite and event.grounding:
                 content = [{"type": "text", "text": "", "annotations": citations(event, self._passages)}]
@@ -82,9 +82,7 @@ class ChatAnswer:
             GenerationTimeoutError: It is not whole.
         """
         check_in_time(result)
-        parts: list[str | Call] = [result.text]
-        if self._reader is not None:
-            parts = [*self._reader.push(result.text), *self._reader.finish()]
+        parts = self._reader.whole(result.text)
         text = "".join(part for part in parts if isinstance(part, str))
         valid, invalid = [], []
         for call in (part for part in parts if isinstance(part, Call)):
@@ -109,12 +107,6 @@ class ChatAnswer:
             generations=[ChatGeneration(message=message, generation_info=info)],
             llm_output={"model_name": self._model_name},
         )
-
-    def _pieces(self, text: str) -> Iterator[ChatGenerationChunk]:
-        parts: Iterator[str | Call] = iter([text] if text else [])
-        if self._reader is not None:
-            parts = self._reader.push(text)
-        yield from map(self._piece, parts)
 
     def _piece(self, part: str | Call) -> ChatGenerationChunk:
         if isinstance(part, str):
@@ -152,17 +144,11 @@ def usage(stats: GenerationStats) -> UsageMetadata:
 
 def metadata(result: GenerationResult, engine: Engine, model_name: str) -> dict[str, Any]:
     """How the answer came about, in terms that JSON can hold."""
-    stats = result.stats
     facts: dict[str, Any] = {
         "model_name": model_name,
         "model_provider": "groundspeed",
         "finish_reason": result.finish_reason,
-        "speculative_decoding": {
-            **asdict(stats),
-            "accepted_by_source": dict(stats.accepted_by_source),
-            "tokens_per_step": stats.tokens_per_step,
-            "tokens_per_second": stats.tokens_per_second,
-        },
+        "speculative_decoding": stats_as_json(result.stats),
         "grounding": [asdict(span) for span in result.grounding],
     }
     if result.stop is not None:
@@ -170,15 +156,7 @@ def metadata(result: GenerationResult, engine: Engine, model_name: str) -> dict[
     if result.seed is not None:
         facts["seed"] = result.seed
     if result.logprobs is not None:
-        facts["logprobs"] = {
-            "content": [
-                {
-                    **_logprob(engine, token.token_id, token.logprob),
-                    "top_logprobs": [_logprob(engine, *one) for one in token.top],
-                }
-                for token in result.logprobs
-            ]
-        }
+        facts["logprobs"] = {"content": chat_logprobs(engine.tokenizer, result.logprobs)}
     return facts
 
 
@@ -208,11 +186,6 @@ def citations(result: GenerationResult, passages: Sequence[Passage]) -> list[Cit
             )
         )
     return found
-
-
-def _logprob(engine: Engine, token_id: int, logprob: float) -> dict[str, Any]:
-    data = token_bytes(engine.tokenizer, token_id)
-    return {"token": data.decode(errors="replace"), "bytes": list(data), "logprob": logprob}
 
 
 def _parsed(call: Call) -> ToolCall:

@@ -11,7 +11,7 @@ from langchain_core.prompts import BasePromptTemplate, PromptTemplate, aformat_d
 from langchain_core.runnables import Runnable, RunnableLambda
 
 from groundspeed.errors import InputError
-from groundspeed.integrations.langchain.documents import GroundedPrompt
+from groundspeed.integrations.langchain.documents import GroundedPromptValue
 
 if TYPE_CHECKING:
     from langchain_core.language_models import LanguageModelLike
@@ -54,15 +54,15 @@ def create_grounded_chain(
     each = document_prompt or PromptTemplate.from_template("{page_content}")
     parser = output_parser or StrOutputParser()
 
-    def grounded(inputs: Mapping[str, Any]) -> GroundedPrompt:
+    def grounded(inputs: Mapping[str, Any]) -> GroundedPromptValue:
         documents = _documents(inputs, name)
         text = document_separator.join(format_document(document, each) for document in documents)
-        return GroundedPrompt(prompt=prompt.invoke({**inputs, name: text}), documents=documents)
+        return GroundedPromptValue(prompt=prompt.invoke({**inputs, name: text}), documents=documents)
 
-    async def agrounded(inputs: Mapping[str, Any]) -> GroundedPrompt:
+    async def agrounded(inputs: Mapping[str, Any]) -> GroundedPromptValue:
         documents = _documents(inputs, name)
         text = document_separator.join([await aformat_document(document, each) for document in documents])
-        return GroundedPrompt(prompt=await prompt.ainvoke({**inputs, name: text}), documents=documents)
+        return GroundedPromptValue(prompt=await prompt.ainvoke({**inputs, name: text}), documents=documents)
 
     formatting = RunnableLambda(grounded, agrounded).with_config(run_name="format_inputs")
     return (formatting | llm | parser).with_config(run_name="grounded_chain")

@@ -19,10 +19,11 @@ from groundspeed.integrations.forms import answer_form
 from groundspeed.integrations.langchain.answers import ChatAnswer
 from groundspeed.integrations.langchain.documents import without_documents
 from groundspeed.integrations.langchain.forms import openai_format, openai_tools
-from groundspeed.integrations.langchain.messages import ChatPrompt
+from groundspeed.integrations.langchain.messages import turns
 from groundspeed.integrations.langchain.settings import GroundspeedSettings
 from groundspeed.integrations.langchain.structured import structured_output
 from groundspeed.integrations.tools import CLOSING, chosen_tools
+from groundspeed.integrations.turns import TurnPrompt
 from groundspeed.types import GenerationRequest
 
 if TYPE_CHECKING:
@@ -136,13 +137,15 @@ class ChatGroundspeed(GroundspeedSettings, BaseChatModel):
             stop = [*(stop or self.stop or ()), CLOSING]
         if form.grammar is not None:
             call["grammar"] = form.grammar
-        prompt = ChatPrompt(engine.tokenizer).token_ids(messages, form.tools, form.instructions, form.opening)
+        prompt = TurnPrompt(engine.tokenizer).ids(
+            turns(messages), form.tools, form.instructions, form.opening
+        )
         request = self._request(prompt, carried, stop, call)
         answer = ChatAnswer(
             engine,
             engine.model_name or self.model,
             request.passages,
-            reader=form.reader(),
+            form.reader(),
             cite=self.output_version == "v1",
         )
         return request, answer
@@ -208,7 +211,7 @@ class ChatGroundspeed(GroundspeedSettings, BaseChatModel):
         self, messages: list[BaseMessage], tools: Sequence[Any] | None = None
     ) -> int:
         """How many tokens the prompt for the messages has, the chat template's included."""
-        return len(ChatPrompt(self.engine.tokenizer).token_ids(messages, openai_tools(tools)))
+        return len(TurnPrompt(self.engine.tokenizer).ids(turns(messages), openai_tools(tools)))
 
     # What follows keeps documents out of traces and cache keys.
 

@@ -15,7 +15,7 @@ from groundspeed.types import Passage
 
 __all__ = [
     "DraftDocument",
-    "GroundedPrompt",
+    "GroundedPromptValue",
     "documents_of_text",
     "to_document",
     "to_passages",
@@ -29,7 +29,7 @@ DOCUMENTS = "documents"
 """Where a message carries documents, in its ``additional_kwargs``."""
 
 
-class GroundedPrompt(PromptValue):
+class GroundedPromptValue(PromptValue):
     """A prompt with the documents that its answer is drafted from, for models that know what to do with them.
 
     To all others it is the prompt.
@@ -64,7 +64,7 @@ class _GroundedText(str):
 
 
 def documents_of_text(text: str) -> Sequence[Document]:
-    """The documents that came with the text of a ``GroundedPrompt``; none with any other."""
+    """The documents that came with the text of a ``GroundedPromptValue``; none with any other."""
     return text.documents if isinstance(text, _GroundedText) else ()
 
 
@@ -148,10 +148,11 @@ def _documents_in(value: Any) -> list[Document | Mapping[str, Any]]:
 def _passage(document: DraftDocument, number: int) -> Passage:
     if isinstance(document, Passage):
         return document
+    text: Any
     if isinstance(document, Document):
         own_id, text, metadata = document.id, document.page_content, document.metadata
     elif isinstance(document, Mapping):
-        own_id, text = document.get("id"), document.get("page_content", document.get("text"))
+        own_id, text = document.get("id"), document.get("page_content")
         metadata = document.get("metadata") or {}
     else:
         raise InputError(

@@ -1,4 +1,4 @@
-"""Messages become the prompt that the model's chat template makes of them."""
+"""LangChain's messages become the turns of a conversation."""
 
 from __future__ import annotations
 
@@ -17,32 +17,21 @@ from langchain_core.messages import (
 )
 
 from groundspeed.errors import InputError
-from groundspeed.integrations.tools import Tool
-from groundspeed.integrations.turns import Turn, TurnPrompt
+from groundspeed.integrations.turns import Turn
 
-__all__ = ["ChatPrompt"]
+__all__ = ["turns"]
 
 _SILENT = {"tool_use", "tool_call", "tool_call_chunk", "function_call", "reasoning", "thinking"}
 """Blocks of an answer that are no text of it: calls stand in ``tool_calls``, thoughts are not repeated."""
 
 
-class ChatPrompt(TurnPrompt):
-    """Builds the prompts of one tokenizer from messages."""
+def turns(messages: Sequence[BaseMessage]) -> list[Turn]:
+    """What ``TurnPrompt`` takes, for any number of messages of any kind, in any order.
 
-    def token_ids(
-        self,
-        messages: Sequence[BaseMessage],
-        tools: Sequence[Tool] = (),
-        instructions: str = "",
-        opening: str = "",
-    ) -> tuple[int, ...]:
-        """The prompt of ``TurnPrompt.ids``; ``messages`` are any number of any kind, in any order.
-
-        Raises:
-            InputError: No message, or one with something else than text.
-            ModelError: As ``TurnPrompt.ids``.
-        """
-        return self.ids([_turn(message) for message in messages], tools, instructions, opening)
+    Raises:
+        InputError: A message has something else than text, or is of a kind that no template takes.
+    """
+    return [_turn(message) for message in messages]
 
 
 def _turn(message: BaseMessage) -> Turn:

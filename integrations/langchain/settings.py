@@ -9,8 +9,8 @@ from langchain_core.runnables.config import run_in_executor
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from groundspeed.errors import InputError
+from groundspeed.integrations.engines import EngineSpec, SharedEngine, load, loaded
 from groundspeed.integrations.langchain.documents import DraftDocument, to_passages
-from groundspeed.integrations.langchain.engines import EngineSpec, SharedEngine, load, loaded
 from groundspeed.types import GenerationRequest, Grammar
 from groundspeed.verify.loading import DEFAULT_MODEL
 

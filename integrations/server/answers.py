@@ -95,6 +95,7 @@ class Stats(BaseModel):
     cached_tokens: int
     completion_tokens: int
     steps: int
+    shared_steps: int
     tokens_per_step: float
     drafted: int
     accepted: int

@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 
 import groundspeed
-from groundspeed.integrations.server import answers, chat, completions, health, models, page, store
+from groundspeed.integrations.server import answers, chat, completions, health, models, namespaces, page
 from groundspeed.integrations.server.errors import add_error_handlers
 from groundspeed.integrations.server.gate import Gate
 from groundspeed.integrations.server.metrics import Metrics
@@ -30,7 +30,7 @@ ROUTERS = (
     chat.router,
     completions.router,
     answers.router,
-    store.router,
+    namespaces.router,
     page.router,
 )
 """All routes. A router of ``/v1`` asks for keys by the ``CallerOf`` of its routes."""

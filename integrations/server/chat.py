@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Literal
-from uuid import uuid4
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel
@@ -22,6 +20,7 @@ from groundspeed.integrations.server.replies import (
     TokenFacts,
     Usage,
     finish_of,
+    reply_head,
     tokens_facts,
 )
 from groundspeed.integrations.server.serving import Admitted, CallerOf, Serving, ServingOf
@@ -141,7 +140,7 @@ async def chat_completions(
     results = await answers(serving, call.asked, request)
     return ChatCompletion(
         object="chat.completion",
-        **_head(serving),
+        **reply_head(serving, "chatcmpl"),
         choices=[_choice(serving, call, number, result) for number, result in enumerate(results)],
         usage=Usage.of(results, len(results)),
     )
@@ -182,8 +181,7 @@ def _prepared(serving: Serving, body: ChatBody) -> _Prepared:
 
 
 def _choice(serving: Serving, call: _Prepared, number: int, result: GenerationResult) -> Choice:
-    reader = call.form.reader()
-    parts = [result.text] if reader is None else [*reader.push(result.text), *reader.finish()]
+    parts = call.form.reader().whole(result.text)
     text = "".join(_text(part) for part in parts)
     calls = [_call(part) for part in parts if isinstance(part, Call) and part.name is not None]
     message = ReplyMessage(role="assistant", content=text if text or not calls else None, refusal=None)
@@ -205,11 +203,10 @@ def _choice(serving: Serving, call: _Prepared, number: int, result: GenerationRe
 async def _chunks(
     serving: Serving, body: ChatBody, call: _Prepared, request: Request
 ) -> AsyncGenerator[ChatCompletionChunk]:
-    head = _head(serving)
-    with_usage = bool(body.stream_options and body.stream_options.include_usage)
+    head = reply_head(serving, "chatcmpl")
 
     def chunk(*choices: ChunkChoice, **more: Any) -> ChatCompletionChunk:
-        if with_usage:
+        if body.with_usage:
             more.setdefault("usage", None)
         return ChatCompletionChunk(object="chat.completion.chunk", **head, choices=list(choices), **more)
 
@@ -226,7 +223,7 @@ async def _chunks(
                 results[number] = event
                 for piece in streams[number].end(event):
                     yield chunk(piece)
-    if with_usage:
+    if body.with_usage:
         ordered = [results[number] for number in range(len(streams))]
         yield chunk(usage=Usage.of(ordered, len(ordered)))
 
@@ -248,10 +245,7 @@ class _AnswerStream:
 
     def step(self, event: StepEvent) -> Iterator[ChunkChoice]:
         """What a step adds; its log-probabilities come with the first piece of it."""
-        parts: list[str | Call] = [event.text] if event.text else []
-        if self._reader is not None:
-            parts = list(self._reader.push(event.text))
-        deltas = [self._delta(part) for part in parts]
+        deltas = [self._delta(part) for part in self._reader.push(event.text)]
         if not event.logprobs:
             yield from map(self.piece, deltas)
             return
@@ -262,7 +256,7 @@ class _AnswerStream:
 
     def end(self, result: GenerationResult) -> Iterator[ChunkChoice]:
         """What was held back, and why it ended."""
-        for part in self._reader.finish() if self._reader is not None else ():
+        for part in self._reader.finish():
             yield self.piece(self._delta(part))
         finish = finish_of(result)
         yield self.piece(
@@ -277,15 +271,6 @@ class _AnswerStream:
         call = CallDelta(index=self._calls, **_call(part).model_dump())
         self._calls += 1
         return Delta(tool_calls=[call])
-
-
-def _head(serving: Serving) -> dict[str, Any]:
-    return {
-        "id": f"chatcmpl-{uuid4().hex}",
-        "created": int(time.time()),
-        "model": serving.model,
-        "system_fingerprint": serving.fingerprint,
-    }
 
 
 def _text(part: str | Call) -> str:

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from groundspeed.integrations.server.sampling import DraftingBody, TextPart, joined
+from groundspeed.integrations.server.sampling import OpenAIBody, TextPart, joined
 from groundspeed.integrations.turns import Turn
 
-__all__ = ["ChatBody", "StreamOptions"]
+__all__ = ["ChatBody"]
 
 ToolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 
@@ -125,26 +125,16 @@ ResponseFormat: TypeAlias = Annotated[
 ]
 
 
-class StreamOptions(_Lenient):
-    """What a stream holds beside the answer."""
-
-    include_usage: bool | None = None
-
-
-class ChatBody(DraftingBody):
+class ChatBody(OpenAIBody):
     """A conversation to go on with.
 
     Fields of OpenAI's API that ask for nothing here are taken and ignored; all others that are not listed are
     refused.
     """
 
-    model: str
     messages: list[Message] = Field(min_length=1)
     max_tokens: int | None = Field(None, ge=1)
     max_completion_tokens: int | None = Field(None, ge=1)
-    n: int | None = Field(None, ge=1)
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=20)
     response_format: ResponseFormat | None = None
@@ -152,7 +142,6 @@ class ChatBody(DraftingBody):
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = Field(None, description="False ends the answer with its first call.")
 
-    user: str | None = Field(None, description="Ignored.")
     metadata: dict[str, Any] | None = Field(None, description="Ignored.")
     store: bool | None = Field(None, description="Ignored: nothing is stored.")
     service_tier: str | None = Field(None, description="Ignored.")

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from itertools import accumulate
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
-from uuid import uuid4
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
 from groundspeed.integrations.server.answering import Asked, answer_events, answers, away, submissions
-from groundspeed.integrations.server.chat_bodies import StreamOptions
 from groundspeed.integrations.server.errors import documented, invalid
-from groundspeed.integrations.server.replies import GroundspeedFacts, Usage, finish_of
-from groundspeed.integrations.server.sampling import DraftingBody
+from groundspeed.integrations.server.replies import GroundspeedFacts, Usage, finish_of, reply_head
+from groundspeed.integrations.server.sampling import OpenAIBody
 from groundspeed.integrations.server.serving import Admitted, CallerOf, Serving, ServingOf
 from groundspeed.integrations.server.sse import EventStreamResponse, event_stream, streamed
 from groundspeed.types import GenerationRequest, GenerationResult, Passage, StepEvent, TokenLogprob
@@ -35,19 +32,14 @@ TokenId = Annotated[int, Field(ge=0)]
 Some = Annotated[list[T], Field(min_length=1)]
 
 
-class CompletionBody(DraftingBody):
+class CompletionBody(OpenAIBody):
     """Texts to continue; fields as in ``ChatBody``."""
 
-    model: str
     prompt: str | Some[str] | Some[TokenId] | Some[list[TokenId]]
     max_tokens: int | None = Field(None, ge=1, description="By default 16, as in OpenAI's API.")
-    n: int | None = Field(None, ge=1)
     best_of: int | None = Field(None, ge=1, description="May only be what n is: no answer is thrown away.")
     echo: bool | None = None
     logprobs: int | None = Field(None, ge=0, le=20)
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    user: str | None = Field(None, description="Ignored.")
 
     def prompts(self) -> list[str | tuple[int, ...]]:
         """The prompts, each as text or as token ids."""
@@ -109,7 +101,8 @@ async def completions(
     results = await answers(serving, asked, request)
     tokenizer, grounds = serving.engine.tokenizer, _grounds(serving, body)
     return Completion(
-        **_head(serving),
+        **reply_head(serving, "cmpl"),
+        object="text_completion",
         choices=[
             Choice(
                 index=number,
@@ -142,12 +135,12 @@ def _asked(serving: Serving, body: CompletionBody) -> list[Asked]:
 async def _chunks(
     serving: Serving, body: CompletionBody, asked: Sequence[Asked], request: Request
 ) -> AsyncGenerator[Completion]:
-    head, tokenizer, grounds = _head(serving), serving.engine.tokenizer, _grounds(serving, body)
-    with_usage = bool(body.stream_options and body.stream_options.include_usage)
+    head = reply_head(serving, "cmpl")
+    tokenizer, grounds = serving.engine.tokenizer, _grounds(serving, body)
 
     def chunk(*choices: Choice, usage: Usage | None = None) -> Completion:
-        told: dict[str, Any] = {"usage": usage} if with_usage else {}
-        return Completion(**head, **told, choices=list(choices))
+        told: dict[str, Any] = {"usage": usage} if body.with_usage else {}
+        return Completion(object="text_completion", **head, **told, choices=list(choices))
 
     results: dict[int, GenerationResult] = {}
     offsets = [0] * len(asked)
@@ -166,18 +159,8 @@ async def _chunks(
                 yield chunk(
                     Choice(index=number, text="", logprobs=None, finish_reason=end, groundspeed=facts)
                 )
-    if with_usage:
+    if body.with_usage:
         yield chunk(usage=Usage.of([results[number] for number in range(len(asked))], body.n or 1))
-
-
-def _head(serving: Serving) -> dict[str, Any]:
-    return {
-        "id": f"cmpl-{uuid4().hex}",
-        "object": "text_completion",
-        "created": int(time.time()),
-        "model": serving.model,
-        "system_fingerprint": serving.fingerprint,
-    }
 
 
 def _grounds(serving: Serving, body: CompletionBody) -> tuple[Passage, ...] | None:

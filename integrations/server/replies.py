@@ -1,25 +1,38 @@
-"""What replies have in common: usage, how the answer came about, and log-probabilities."""
+"""What replies have in common: a head, usage, how the answer came about, and log-probabilities."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from uuid import uuid4
 
 from pydantic import BaseModel
 
+from groundspeed.integrations.logprobs import chat_logprobs
 from groundspeed.integrations.server.errors import ApiError
 from groundspeed.types import Decoding, FinishReason, GenerationResult, GroundedSpan, Passage
 from groundspeed.verify.grounding import ground
-from groundspeed.verify.text import token_bytes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from groundspeed.integrations.server.serving import Serving
     from groundspeed.types import TokenLogprob
 
-__all__ = ["Finish", "GroundspeedFacts", "TokenFacts", "Usage", "finish_of", "tokens_facts"]
+__all__ = ["Finish", "GroundspeedFacts", "TokenFacts", "Usage", "finish_of", "reply_head", "tokens_facts"]
 
 Finish: TypeAlias = Literal["stop", "length", "tool_calls"]
+
+
+def reply_head(serving: Serving, kind: str) -> dict[str, Any]:
+    """What each reply, and each chunk of one stream, begins with; ``kind`` begins its id."""
+    return {
+        "id": f"{kind}-{uuid4().hex}",
+        "created": int(time.time()),
+        "model": serving.model,
+        "system_fingerprint": serving.fingerprint,
+    }
 
 
 class CompletionTokens(BaseModel):
@@ -145,15 +158,4 @@ class TokenFacts(TopToken):
 
 def tokens_facts(tokenizer: PreTrainedTokenizerBase, tokens: Iterable[TokenLogprob]) -> list[TokenFacts]:
     """Log-probabilities in the form of the chat API."""
-    return [
-        TokenFacts(
-            **_named(tokenizer, one.token_id, one.logprob).model_dump(),
-            top_logprobs=[_named(tokenizer, *other) for other in one.top],
-        )
-        for one in tokens
-    ]
-
-
-def _named(tokenizer: PreTrainedTokenizerBase, token_id: int, logprob: float) -> TopToken:
-    data = token_bytes(tokenizer, token_id)
-    return TopToken(token=data.decode(errors="replace"), logprob=logprob, bytes=list(data))
+    return [TokenFacts.model_validate(one) for one in chat_logprobs(tokenizer, tokens)]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from groundspeed.integrations.pipeline import GenerationOptions
     from groundspeed.integrations.server.serving import Serving
 
-__all__ = ["DraftingBody", "SamplingBody", "TextPart", "joined"]
+__all__ = ["OpenAIBody", "SamplingBody", "TextPart", "joined"]
 
 _SEEDS = 2**64
 
@@ -71,9 +71,8 @@ class SamplingBody(Body):
         }  # fmt: skip
         options["temperature"] = 1.0 if self.temperature is None else self.temperature
         if self.top_p is not None:
-            options["top_p"] = max(
-                self.top_p, 1e-9
-            )  # the engine's begins above 0; so small, one token is left
+            # The engine's begins above 0; of one so small, one token is left.
+            options["top_p"] = max(self.top_p, 1e-9)
         if self.seed is not None:
             options["seed"] = self.seed % _SEEDS  # OpenAI's seeds may be negative
         if self.stop is not None:
@@ -108,11 +107,29 @@ class Prediction(BaseModel):
     content: str | list[TextPart]
 
 
-class DraftingBody(SamplingBody):
-    """A body that brings along what to draft from."""
+class StreamOptions(BaseModel):
+    """What a stream holds beside the answer."""
 
+    model_config = ConfigDict(extra="ignore")
+
+    include_usage: bool | None = None
+
+
+class OpenAIBody(SamplingBody):
+    """What bodies of OpenAI's API have in common; they bring along what to draft from."""
+
+    model: str
+    n: int | None = Field(None, ge=1)
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    user: str | None = Field(None, description="Ignored.")
     draft_documents: list[str | DraftDocument] | None = None
     prediction: Prediction | None = None
+
+    @property
+    def with_usage(self) -> bool:
+        """Whether a stream ends with what it took."""
+        return bool(self.stream_options and self.stream_options.include_usage)
 
     def documents(self, serving: Serving) -> tuple[Passage, ...]:
         """The documents as passages.

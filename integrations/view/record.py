@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from groundspeed.integrations.pipeline import AnswerEvent, RetrievalEvent
 from groundspeed.integrations.view.tokens import Pieces, passage_of
-from groundspeed.types import GenerationResult, Passage, PrefillEvent, Source, StepEvent
+from groundspeed.types import GenerationResult, GenerationStats, Passage, PrefillEvent, Source, StepEvent
 from groundspeed.verify.text import token_text
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from groundspeed.drafting.base import DraftTree
     from groundspeed.verify.engine import Engine
 
-__all__ = ["Record", "Recorder", "answer_as_json", "whole_answer"]
+__all__ = ["Record", "Recorder", "answer_as_json", "stats_as_json", "whole_answer"]
 
 Record: TypeAlias = dict[str, Any]
 
@@ -114,6 +114,15 @@ def answer_as_json(result: GenerationResult, passages: Sequence[Passage], shown:
     return {"passages": _passages(passages, shown), **_result(result)}
 
 
+def stats_as_json(stats: GenerationStats) -> Record:
+    """The statistics with the rates that follow from them."""
+    return {
+        **asdict(stats),
+        "tokens_per_step": stats.tokens_per_step,
+        "tokens_per_second": stats.tokens_per_second,
+    }
+
+
 def _result(result: GenerationResult) -> Record:
     return {
         "text": result.text,
@@ -122,11 +131,7 @@ def _result(result: GenerationResult) -> Record:
         "stop": result.stop,
         "seed": result.seed,
         "grounding": [asdict(span) for span in result.grounding],
-        "stats": {
-            **asdict(result.stats),
-            "tokens_per_step": result.stats.tokens_per_step,
-            "tokens_per_second": result.stats.tokens_per_second,
-        },
+        "stats": stats_as_json(result.stats),
     }
 
 

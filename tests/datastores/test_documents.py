@@ -205,6 +205,17 @@ def test_a_folder_of_other_things_is_not_taken_for_a_store(tmp_path: Path) -> No
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
+def test_a_folder_in_which_a_first_writer_is_at_work_is_not_taken_for_one_of_other_things(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside = (".lock", f"generation-{'0' * 32}", "header.json.new", "header.json")
+    monkeypatch.setattr(Path, "iterdir", lambda path: iter([path / name for name in beside]))
+    store = DocumentStore(tmp_path)
+    with store.lock():
+        store.write(contents_of(2))
+    assert same(store.read(), contents_of(2))
+
+
 def test_a_file_is_not_taken_for_a_store(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("x")

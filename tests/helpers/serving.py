@@ -29,15 +29,7 @@ from groundspeed.verify.engine import Engine
 from groundspeed.verify.target import TransformersTarget
 from helpers.engines import FREE
 from helpers.families import tiny_model
-from helpers.tokenizers import byte_tokenizer
-
-TEMPLATE = (
-    "{% if tools %}TOOLS {{ tools | tojson }}|{% endif %}"
-    "{% for m in messages %}[{{ m.role }}] {{ m.content }}"
-    "{% for c in m.tool_calls or [] %} CALL {{ c.function.name }} {{ c.function.arguments | tojson }}"
-    "{% endfor %}"
-    "|{% endfor %}{% if add_generation_prompt %}[assistant] {% endif %}"
-)
+from helpers.tokenizers import TEMPLATE, byte_tokenizer
 
 
 def tiny_engine(**options: Any) -> Engine:

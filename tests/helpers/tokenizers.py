@@ -7,6 +7,15 @@ from transformers import PreTrainedTokenizerFast
 
 END = "<end>"
 
+TEMPLATE = (
+    "{% if tools %}TOOLS {{ tools | tojson }}|{% endif %}"
+    "{% for m in messages %}[{{ m.role }}] {{ m.content }}"
+    "{% for c in m.tool_calls or [] %} CALL {{ c.function.name }} {{ c.function.arguments | tojson }}"
+    "{% endfor %}"
+    "|{% endfor %}{% if add_generation_prompt %}[assistant] {% endif %}"
+)
+"""A chat template that has a place for tools, and shows all that it was given."""
+
 
 def byte_tokenizer(*merged: str) -> PreTrainedTokenizerFast:
     """One token per byte, so that most characters are cut across tokens, then one that ends a text.

@@ -98,6 +98,16 @@ def test_a_file_of_another_form_is_refused_by_name(tmp_path, content):
         read_prompts([file], Letters(), 1, range(1, 1001))
 
 
+def test_a_damaged_gzip_file_is_refused_by_name_and_an_empty_line_is_no_row(tmp_path):
+    whole = gzip.compress(b'{"prompt": "x"}\n\n{"prompt": "y"}\n')
+    file = tmp_path / "bad.jsonl.gz"
+    file.write_bytes(whole)
+    assert [p.id for p in read_prompts([file], Letters(), 2, range(1, 9))] == ["bad/1", "bad/2"]
+    file.write_bytes(whole[:12] + b"\xff" * 8 + whole[20:])
+    with pytest.raises(InputError, match=r"bad\.jsonl\.gz"):
+        read_prompts([file], Letters(), 2, range(1, 9))
+
+
 @pytest.fixture(scope="module")
 def model():
     torch.set_num_threads(1)

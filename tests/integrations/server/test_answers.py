@@ -87,6 +87,7 @@ def test_a_stream_is_the_same_answer_in_pieces(client: TestClient) -> None:
     assert "".join(token["text"] for step in whole["steps"] for token in step["tokens"]) == whole["text"]
     plain = client.post("/v1/answers", json=QUESTION).json()
     assert {**without_times(whole), "stats": 0} == {**without_times(plain), "stats": 0}
+    assert whole["stats"].keys() == plain["stats"].keys()
 
 
 def test_a_trace_comes_only_where_it_is_asked_for(client: TestClient) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 import pytest
 from helpers.many import watched
-from helpers.serving import TEMPLATE, ScriptedEngine, chat, error_of, lines_of, raw, serving
-from helpers.tokenizers import byte_tokenizer
+from helpers.serving import ScriptedEngine, chat, error_of, lines_of, raw, serving
+from helpers.tokenizers import TEMPLATE, byte_tokenizer
 
 from groundspeed.integrations.server.gate import Gate
 from groundspeed.integrations.server.metrics import Metrics

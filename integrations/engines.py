@@ -12,7 +12,7 @@ from groundspeed.verify.loading import DEFAULT_MODEL
 if TYPE_CHECKING:
     from groundspeed.verify.engine import Engine
 
-__all__ = ["EngineSpec", "SharedEngine"]
+__all__ = ["EngineSpec", "SharedEngine", "load", "loaded"]
 
 
 class EngineSpec(NamedTuple):
