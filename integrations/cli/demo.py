@@ -16,7 +16,7 @@ from groundspeed.integrations.pipeline import Answer, RagPipeline
 
 __all__ = ["demo"]
 
-_QUESTION = "Why does the draft need no second model?"
+_QUESTION = "In retrieval-augmented generation, why does the draft need no second model?"
 
 
 def demo(

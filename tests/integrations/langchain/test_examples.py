@@ -13,7 +13,7 @@ from groundspeed import index_corpus
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = sorted((ROOT / "examples" / "langchain").glob("*.py"))
-QUESTION = "Why does the draft need no second model?"
+QUESTION = "In retrieval-augmented generation, why does the draft need no second model?"
 FURTHER = "Is the answer the same?"
 
 pytestmark = [pytest.mark.models, pytest.mark.timeout(600)]
