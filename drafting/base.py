@@ -24,6 +24,7 @@ __all__ = [
     "RecyclingDrafter",
     "RunnerUps",
     "TargetView",
+    "WarmDrafterFactory",
 ]
 
 
@@ -250,6 +251,15 @@ class DrafterFactory(Protocol):
 
     def __call__(self) -> Drafter:
         """Return a fresh drafter."""
+        ...
+
+
+@runtime_checkable
+class WarmDrafterFactory(DrafterFactory, Protocol):
+    """A factory whose drafters need something compiled, or loaded, before the first of them is made."""
+
+    def warm_up(self) -> None:
+        """Get ready now, so that no request waits for it; may be called again, in any thread."""
         ...
 
 

@@ -15,8 +15,8 @@ from groundspeed.drafting.base import (
     DraftTree,
     RecyclingDrafter,
     RunnerUps,
+    WarmDrafterFactory,
 )
-from groundspeed.drafting.blend import Blend
 from groundspeed.drafting.draft_lm import DraftLM, DraftText, Outlook
 from groundspeed.drafting.draft_probs import Draws
 from groundspeed.drafting.hit_rates import ABSENT, HitRates
@@ -95,7 +95,7 @@ class DraftModel:
 
     def warm_up(self) -> None:
         """Compile what the first drafter needs, if it is one that does."""
-        if isinstance(self.first, Blend | DraftModel):
+        if isinstance(self.first, WarmDrafterFactory):
             self.first.warm_up()
 
     def observe(self, seconds: float, mass: float) -> None:

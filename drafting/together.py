@@ -14,9 +14,8 @@ from groundspeed.drafting.base import (
     DraftTree,
     RecyclingDrafter,
     RunnerUps,
+    WarmDrafterFactory,
 )
-from groundspeed.drafting.blend import Blend
-from groundspeed.drafting.draft_model import DraftModel
 from groundspeed.drafting.tree import merge, prune
 
 __all__ = ["Together", "TogetherDrafter"]
@@ -40,7 +39,7 @@ class Together:
     def warm_up(self) -> None:
         """Compile what the drafters need."""
         for factory in self.factories:
-            if isinstance(factory, Blend | DraftModel):
+            if isinstance(factory, WarmDrafterFactory):
                 factory.warm_up()
 
 

@@ -10,6 +10,7 @@ behind one another as rows of one query block, so keys and values are never repe
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
@@ -138,7 +139,7 @@ class Stretch:
         return self._masks[key]
 
 
-class Pattern(Cache):  # type: ignore[misc]
+class Pattern(Cache, ABC):  # type: ignore[misc]
     """Who sees whom in one forward pass, and what the model takes for its cache.
 
     Attributes:
@@ -165,9 +166,9 @@ class Pattern(Cache):  # type: ignore[misc]
             self.layers.clear()  # they refer back, and what goes in circles is freed late
 
     @property
+    @abstractmethod
     def prefix(self) -> int:
         """Most committed tokens before a stretch."""
-        raise NotImplementedError
 
     def note(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
         """Take in that these, [1, heads, rows, size], are a layer's new keys and values."""
@@ -179,11 +180,11 @@ class Pattern(Cache):  # type: ignore[misc]
             raise RuntimeError("the model changes keys between its cache and its attention")
         return self._noted[id(key)][0]
 
+    @abstractmethod
     def attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scoring: Scoring
     ) -> torch.Tensor:
         """Query [1, H, rows, dk], key and value [1, G, rows, d], as noted -> [1, rows, H, dv]."""
-        raise NotImplementedError
 
 
 class PassAttention(Pattern):

@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from groundspeed.drafting.base import DrafterFactory
-from groundspeed.drafting.blend import Blend, warm_up
+from groundspeed.drafting.base import DrafterFactory, WarmDrafterFactory
+from groundspeed.drafting.blend import Blend
 from groundspeed.drafting.budget import BatchCost, CostModel
-from groundspeed.drafting.draft_model import DraftModel
 from groundspeed.drafting.forms import token_forms
-from groundspeed.drafting.together import Together
 from groundspeed.drafting.worth import Trust
 from groundspeed.errors import ContextLengthError, InputError
 from groundspeed.openmp import release_threads
@@ -93,7 +91,7 @@ class Engine:
             target.reserve(cache_bytes // target.bytes_per_token)
         self.cost = measure_cost(target) if cost is None else cost
         self.trust = Trust()
-        if isinstance(self.drafter, Blend | DraftModel | Together):
+        if isinstance(self.drafter, WarmDrafterFactory):
             self.drafter.warm_up()  # now, and not within the first answer
             _ = self.forms
         self.scheduler = Scheduler(
@@ -191,9 +189,9 @@ class Engine:
                 on_progress("Trying the model", done, 2)
 
         with ThreadPoolExecutor(1) as beside:
-            if isinstance(drafter, Blend | DraftModel | Together):
+            if isinstance(drafter, WarmDrafterFactory):
                 # Its first run compiles for seconds, and loading mostly waits for the disk.
-                beside.submit(warm_up)
+                beside.submit(drafter.warm_up)
             beside.submit(sampling.warm_up)
             loaded = load_model(name, device, dtype, on_progress)
         warn_of_processors(loaded.model)

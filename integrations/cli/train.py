@@ -59,11 +59,9 @@ def medusa(
 ) -> None:
     """Train Medusa heads on a model, which stays as it is; files that are no JSON lines are read as text."""
     from groundspeed.integrations.training.medusa import head_accuracy, train_heads
-    from groundspeed.integrations.training.samples import split
     from groundspeed.verify.loading import load_model
 
-    samples = _samples(files, prompts, max_prompt_tokens, max_tokens, model, device, dtype)
-    learnt, held_out = split(samples, _HELD_OUT)
+    learnt, held_out = _samples(files, prompts, max_prompt_tokens, max_tokens, model, device, dtype)
     with progress_bars() as report:
         target = load_model(model, device, dtype, report).model
         trained = train_heads(
@@ -99,11 +97,9 @@ def draft(
 ) -> None:
     """Train a draft model to say what a model says, and report how often they agree before and after."""
     from groundspeed.integrations.training.alignment import acceptance, align, first_layers
-    from groundspeed.integrations.training.samples import split
     from groundspeed.verify.loading import load_model
 
-    samples = _samples(files, prompts, max_prompt_tokens, max_tokens, model, device, dtype)
-    learnt, held_out = split(samples, _HELD_OUT)
+    learnt, held_out = _samples(files, prompts, max_prompt_tokens, max_tokens, model, device, dtype)
     with progress_bars() as report:
         target = load_model(model, device, "float32", report)
         small = target.model
@@ -139,10 +135,10 @@ def _samples(
     model: str | None,
     device: str,
     dtype: str,
-) -> list[Sample]:
-    """The model's answers to prompts, and plain text in pieces."""
+) -> tuple[list[Sample], list[Sample]]:
+    """The model's answers to prompts, and plain text in pieces: to learn from, and held out."""
     from groundspeed.integrations.bench.prompts import read_prompts
-    from groundspeed.integrations.training.samples import answers, blocks
+    from groundspeed.integrations.training.samples import answers, blocks, split
     from groundspeed.verify.loading import load_tokenizer
 
     asked = [file for file in files if file.suffix in _PROMPT_FILES]
@@ -155,7 +151,7 @@ def _samples(
             lengths = range(1, max_prompt_tokens + 1)
             chosen = read_prompts(asked, engine.tokenizer, prompts, lengths, at_most=True)
             found += answers(engine, chosen, max_tokens, report)
-    return found
+    return split(found, _HELD_OUT)
 
 
 def _show(figures: dict[str, Any], line: str, as_json: bool) -> None:

@@ -95,11 +95,11 @@ async def completions(
 ) -> Completion | EventStreamResponse:
     """Continue texts."""
     serving.check_model(body.model)
-    asked = await away(lambda: _asked(serving, body))
+    asked, grounds = await away(lambda: _prepared(serving, body))
     if body.stream:
-        return event_stream(_chunks(serving, body, asked, request))
+        return event_stream(_chunks(serving, body, asked, grounds, request))
     results = await answers(serving, asked, request)
-    tokenizer, grounds = serving.engine.tokenizer, _grounds(serving, body)
+    tokenizer = serving.engine.tokenizer
     return Completion(
         **reply_head(serving, "cmpl"),
         object="text_completion",
@@ -117,26 +117,31 @@ async def completions(
     )
 
 
-def _asked(serving: Serving, body: CompletionBody) -> list[Asked]:
+def _prepared(serving: Serving, body: CompletionBody) -> tuple[list[Asked], tuple[Passage, ...] | None]:
+    """The answers asked for, and what to ground them in, if that is not all that they are drafted from."""
     if body.best_of not in (None, body.n or 1):
         raise invalid(f"best_of is {body.best_of} and n {body.n or 1}; give n alone", param="best_of")
     if body.stream and body.echo and body.logprobs is not None:
         raise invalid("echo with logprobs cannot be streamed; leave one of the three out", param="logprobs")
-    passages = body.documents(serving) + body.predicted()
+    documents, predicted = body.documents(serving), body.predicted()
     options = body.options(serving)
     options["max_tokens"] = body.max_tokens or 16
     options["echo"] = bool(body.echo)
     options["logprobs"] = body.logprobs
     prompts = (tuple(serving.engine.encode(prompt)) for prompt in body.prompts())
-    made = [GenerationRequest(prompt, passages, **options) for prompt in prompts]
-    return submissions(serving, made, body.n or 1)
+    made = [GenerationRequest(prompt, documents + predicted, **options) for prompt in prompts]
+    return submissions(serving, made, body.n or 1), documents if predicted else None
 
 
 async def _chunks(
-    serving: Serving, body: CompletionBody, asked: Sequence[Asked], request: Request
+    serving: Serving,
+    body: CompletionBody,
+    asked: Sequence[Asked],
+    grounds: tuple[Passage, ...] | None,
+    request: Request,
 ) -> AsyncGenerator[Completion]:
     head = reply_head(serving, "cmpl")
-    tokenizer, grounds = serving.engine.tokenizer, _grounds(serving, body)
+    tokenizer = serving.engine.tokenizer
 
     def chunk(*choices: Choice, usage: Usage | None = None) -> Completion:
         told: dict[str, Any] = {"usage": usage} if body.with_usage else {}
@@ -161,10 +166,6 @@ async def _chunks(
                 )
     if body.with_usage:
         yield chunk(usage=Usage.of([results[number] for number in range(len(asked))], body.n or 1))
-
-
-def _grounds(serving: Serving, body: CompletionBody) -> tuple[Passage, ...] | None:
-    return body.documents(serving) if body.prediction else None
 
 
 def _all_logprobs(

@@ -85,6 +85,7 @@ def answers(target, drafter, **settings):
 def test_a_draft_model_of_any_family_changes_no_token_chosen_or_drawn(family, target, caplog):
     config = TREE_FAMILIES.get(family) or OTHER_FAMILIES[family][1]
     lm = TargetAsDraftLM(TransformersTarget(tiny_model(config(), seed=1)))
+    caplog.clear()  # what transformers says of a configuration, the first time that it sees it
     for temperature, first in ((0.0, None), (0.8, None), (0.8, BlendDrafter)):
         drafter = DraftModel(lm, first=first, depth=3, adapts=False)
         drafted, plain = answers(target, drafter, temperature=temperature, seed=4)
