@@ -83,8 +83,11 @@ def test_text_that_does_not_fit_costs_the_draft_and_nothing_else():
     half = [TARGET("é", add_special_tokens=False)["input_ids"][0]]
     drafter = BridgedDraftModel(Reciter(), BRIDGE, adapts=False)()
     drafter.begin(DraftRequest(np.array(half, np.int32), (), len(TARGET)))
-    drafter.propose(20).validate(len(TARGET))
-    drafter.extend(np.array([255, 254, 3], np.int32))
+    for wrong in (half, [255, 254, 3]):
+        tree = drafter.propose(20)
+        tree.validate(len(TARGET))
+        assert len(tree) <= 20
+        drafter.extend(np.array(wrong, np.int32))
     drafter.propose(20).validate(len(TARGET))
 
 
