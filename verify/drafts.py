@@ -99,9 +99,9 @@ class Drafts:
         except Exception:
             self._drop("recycle")
 
-    def propose(self, budget: int) -> DraftTree:
-        """What it drafts, of at most ``budget`` nodes; none without a drafter."""
-        self._asked = self._drafter is not None and self._worth.wanted()
+    def propose(self, budget: int, texts: int) -> DraftTree:
+        """What it drafts, of at most ``budget`` nodes, for a pass of ``texts``; none without a drafter."""
+        self._asked = self._drafter is not None and self._worth.wanted(texts)
         if self._drafter is None or not self._asked:
             return DraftTree.empty()
         try:
