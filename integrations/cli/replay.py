@@ -127,25 +127,16 @@ def _print(measured: list[dict[str, Any]]) -> None:
             title=escape(f"{name}, {rows[0]['rows']} rows"),
             title_justify="left",
         )
-        for heading in (
-            "budget",
-            "tokens per step",
-            "of rows p10-p90",
-            "drafted",
-            "accepted",
-            "us p50",
-            "p95",
-        ):
-            table.add_column(heading, justify="right")
+        for heading in ("budget", "tokens per step", "p10-p90 of rows", "drafted", "accepted", "us p50/p95"):
+            table.add_column(heading, justify="right", min_width=7)
         for row in rows:
             table.add_row(
                 row["drafter"],
                 f"{row['budget']}",
                 f"{row['tokens_per_step']:.3f}",
-                f"{row['row_p10']:.2f}-{row['row_p90']:.2f}",
+                f"{row['row_p10']:.1f}-{row['row_p90']:.1f}",
                 f"{row['drafted_per_step']:.1f}",
                 f"{row['acceptance_rate']:.1%}",
-                f"{row['draft_us_p50']:.0f}",
-                f"{row['draft_us_p95']:.0f}",
+                f"{row['draft_us_p50']:.0f}/{row['draft_us_p95']:.0f}",
             )
         stdout().print(table)

@@ -203,20 +203,7 @@ def _sources(found: Figures, history: float) -> str:
         f'<li><span class="words {kind}">{escape(name)}</span><span class="count">{share:.1%}</span></li>'
         for name, kind, share in parts
     )
-    offered = max((part.count for part in found.ranks), default=0)
-    ranks = rows(
-        [
-            Bar(
-                part.name,
-                part.value,
-                f"{part.value / max(found.tokens, 1):.1%}",
-                Source.PASSAGE.label,
-                note="" if part.count == offered else f"of {part.count:,} answers",
-            )
-            for part in found.ranks
-        ],
-        "Tokens drafted from passages, by rank",
-    )
+    ranks = f"<h3>Passages by their rank</h3>{_ranks(found)}" if found.ranks else ""
     return (
         _text(
             "Of all tokens of the answers, those that came as accepted drafts, by what they were drafted "
@@ -224,7 +211,7 @@ def _sources(found: Figures, history: float) -> str:
         )
         + stacked(parts, "Tokens by source")
         + f'<ul class="legend">{legend}</ul>'
-        + (f"<h3>Passages by their rank</h3>{ranks}" if found.ranks else "")
+        + ranks
         + _text(
             "The model itself writes at least one token a step, so its share is never nothing. A text that "
             "stands in a passage and in the prompt counts for the passage."
@@ -232,6 +219,21 @@ def _sources(found: Figures, history: float) -> str:
             "note",
         )
     )
+
+
+def _ranks(found: Figures) -> str:
+    offered = found.ranks[0].count
+    bars = [
+        Bar(
+            part.name,
+            part.value,
+            f"{part.value / found.tokens:.1%}",
+            Source.PASSAGE.label,
+            note="" if part.count == offered else f"of {part.count:,} answers",
+        )
+        for part in found.ranks
+    ]
+    return rows(bars, "Tokens drafted from passages, by rank")
 
 
 def _lengths(found: Figures) -> str:
