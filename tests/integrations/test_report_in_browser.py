@@ -74,7 +74,8 @@ def test_texts_of_a_chart_do_not_cover_each_other_on_a_phone(watched: Watched, r
     assert covered == 0
     drawn = page.evaluate(
         """[...document.querySelector(".bars").children].map((one) => [
-          one.querySelector(".value").textContent, one.querySelector("rect").getBoundingClientRect().width])"""
+          one.querySelector(".value").textContent,
+          one.querySelector("rect").getBoundingClientRect().width])"""
     )
     (longest, width), *others = [(float(value), wide) for value, wide in drawn]
     assert longest > 1
