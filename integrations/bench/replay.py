@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,7 @@ __all__ = [
     "accept",
     "deal",
     "decode",
+    "measure_files",
     "replay",
     "replay_files",
 ]
@@ -132,6 +133,17 @@ def decode(
 
 
 def replay_files(
+    files: Sequence[Path],
+    tokenizer: PreTrainedTokenizerBase,
+    drafters: Mapping[str, Build],
+    budgets: Sequence[int],
+    **how: Any,
+) -> list[dict[str, Any]]:
+    """What ``measure_files`` finds, as JSON holds it: one summary a data set, drafter and budget."""
+    return [one.as_json() for one in measure_files(files, tokenizer, drafters, budgets, **how)]
+
+
+def measure_files(
     files: Sequence[Path],
     tokenizer: PreTrainedTokenizerBase,
     drafters: Mapping[str, Build],

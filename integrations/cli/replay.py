@@ -78,7 +78,7 @@ def replay(
     """Count the tokens per step that drafters would have won on recorded answers."""
     from groundspeed.integrations.bench.drafters import DRAFTERS, check, installed
     from groundspeed.integrations.bench.pass_cost import read_pass_cost
-    from groundspeed.integrations.bench.replay import replay_files
+    from groundspeed.integrations.bench.replay import measure_files
     from groundspeed.verify.loading import load_tokenizer
 
     check(drafter or ())
@@ -94,7 +94,7 @@ def replay(
     bad: list[str] = []
     with progress_bars() as report:
         loaded = load_tokenizer(tokenizer, report)
-        measured = replay_files(
+        measured = measure_files(
             traces,
             loaded,
             {name: DRAFTERS[name].build for name in names},

@@ -256,9 +256,9 @@ def test_options_choose_rows_and_history_comes_from_the_whole_file(tmp_path: Pat
     how: dict[str, Any] = {"rows": 7, "held_out": True}
     (measured,) = replay_files([file], LETTERS, {"spy": build}, [4], history=1.0, **how)
     assert sorted(seen) == sorted(row.prompt for row in held_out[:7])
-    assert set(measured.as_json()) == FIELDS
-    assert (measured.dataset, measured.drafter, measured.budget) == ("set", "spy", 4)
-    assert measured.tally.rows == 7
+    assert set(measured) == FIELDS
+    assert (measured["dataset"], measured["drafter"], measured["budget"]) == ("set", "spy", 4)
+    assert measured["rows"] == 7
     assert set(given_history) == {54}
     given_history.clear()
     replay_files([file], LETTERS, {"spy": build}, [4], history=0.5, **how)

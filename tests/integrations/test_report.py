@@ -20,7 +20,7 @@ from typer.testing import CliRunner, Result
 
 from groundspeed.integrations.bench.drafters import DRAFTERS
 from groundspeed.integrations.bench.log_rows import Trace
-from groundspeed.integrations.bench.replay import replay_files
+from groundspeed.integrations.bench.replay import measure_files
 from groundspeed.integrations.bench.report.advice import advise, verdict
 from groundspeed.integrations.bench.report.charts import Bar, columns, curves, rows, stacked
 from groundspeed.integrations.bench.report.figures import LENGTHS, Figures, figures
@@ -87,7 +87,7 @@ class Elements(HTMLParser):
 def measured(tmp_path_factory: pytest.TempPathFactory) -> list[Measured]:
     file = write(tmp_path_factory.mktemp("log") / "mine.jsonl", log())
     names = ("blend", "single-match", "prompt-lookup")
-    return replay_files([file], TOKENIZER, {name: DRAFTERS[name].build for name in names}, [16])
+    return measure_files([file], TOKENIZER, {name: DRAFTERS[name].build for name in names}, [16])
 
 
 @pytest.fixture(scope="module")
@@ -206,7 +206,7 @@ def test_the_page_asks_for_nothing_and_lets_its_own_style_in_alone(page: str) ->
 
 def test_one_short_answer_makes_a_page_too(tmp_path: Path) -> None:
     file = write(tmp_path / "mine.jsonl", [{"question": "q", "response": "r"}])
-    measured = replay_files([file], TOKENIZER, {"none": DRAFTERS["none"].build}, [4, 8])
+    measured = measure_files([file], TOKENIZER, {"none": DRAFTERS["none"].build}, [4, 8])
     read = Elements(report_page(measured, TOKENIZER))
     assert read.text("lead", "dd") == ["1.00", "0%", "1", "1"]
     assert "A few rows say little" in "".join(read.text("verdict"))

@@ -10,7 +10,7 @@ from helpers.pages import HOSTILE
 from helpers.tokenizers import byte_tokenizer
 
 from groundspeed.integrations.bench.drafters import DRAFTERS
-from groundspeed.integrations.bench.replay import replay_files
+from groundspeed.integrations.bench.replay import measure_files
 from groundspeed.integrations.bench.report import report_page
 
 pytestmark = IN_BROWSER
@@ -35,7 +35,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> str:
     (folder / "my-log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     names = ("blend", "single-match", "prompt-lookup", "none")
     tokenizer = byte_tokenizer()
-    measured = replay_files(
+    measured = measure_files(
         [folder / "my-log.jsonl"], tokenizer, {name: DRAFTERS[name].build for name in names}, [16]
     )
     page = report_page(measured, tokenizer, bad=[f"my-log.jsonl, line 13: {HOSTILE}"])

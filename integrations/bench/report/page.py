@@ -71,7 +71,7 @@ def report_page(
     """What a log's replay says, for those who were not there: figures, charts, advice and examples.
 
     Args:
-        measured: Of ``replay_files``.
+        measured: Of ``measure_files``.
         tokenizer: That it was replayed with.
         history: Fraction of the other answers that could be drafted from.
         cost: That it was replayed with.
