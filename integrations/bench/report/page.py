@@ -58,6 +58,7 @@ _FIELDS = {
 _SHOWN_BAD = 20
 _QUESTION_CHARS = 300
 _NAME_CHARS = 90
+_SHORT_NAME = 30  # longer ones take the whole width
 
 
 def report_page(
@@ -81,19 +82,22 @@ def report_page(
     where = ", ".join(found.datasets)
     styles = page_file("page.css") + (files(__package__) / "report.css").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(styles.encode()).digest()).decode()
-    halves = [
+    wide = [group for group in found.groups if any(len(part.name) > _SHORT_NAME for part in group.parts)]
+    charts = [
         ("How much a step brings", _lengths(found)),
         ("Answer by answer", _answers(found)),
         ("Along an answer", _positions(found)),
-        *((_FIELDS[group.field], _group(group)) for group in found.groups),
+        *((_FIELDS[group.field], _group(group)) for group in found.groups if group not in wide),
     ]
+    paired = len(charts) // 2 * 2
+    charts += [(_FIELDS[group.field], _group(group)) for group in wide]
     body = [
         _headline(found, where),
         _card("Tokens per step", _methods(found)),
         _card("What that means in time", _time(found, cost)),
         _card("What gave the drafts", _sources(found, history), "wide"),
-        *(_card(title, content) for title, content in halves[: len(halves) // 2 * 2]),
-        *(_card(title, content, "wide") for title, content in halves[len(halves) // 2 * 2 :]),
+        *(_card(title, content) for title, content in charts[:paired]),
+        *(_card(title, content, "wide") for title, content in charts[paired:]),
         _card("What to do", _advice(found, history), "wide"),
         _examples("Where it helps most", found.most, tokenizer),
         _examples("Where it helps least", found.least, tokenizer),
