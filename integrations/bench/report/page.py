@@ -208,7 +208,7 @@ def _time(found: Figures, cost: PassCost | None) -> str:
     return (
         _text(
             f"Writing an answer is sped up {rate:.2f} times at most: that much if a step with a draft takes "
-            "as long as one without. On a GPU with few requests at once it nearly does."
+            "as long as one without, as it nearly does on a GPU that serves few requests at once."
         )
         + _text(estimate)
         + _text("Retrieval and the reading of the prompt take as long as before. No model ran for this page.")
