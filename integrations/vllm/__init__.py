@@ -1,0 +1,1 @@
+"""Inside vLLM: a proposer that drafts from a request's documents, prompt and answer, and from a datastore."""
