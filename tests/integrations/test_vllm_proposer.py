@@ -291,6 +291,7 @@ def test_the_datastore_of_the_node_is_drafted_from(tokenizer_folder: Path, tmp_p
     engine.run()
     assert len(engine.drafts["a"]) < len(TEXTS[1]) / 2
     assert len(engine.drafts["b"]) == len(TEXTS[2])
+    engine.drafter.datastore.close()
 
 
 def test_a_datastore_that_cannot_be_used_is_refused_at_the_start(tmp_path: Path) -> None:
