@@ -32,8 +32,8 @@ from helpers.families import tiny_model
 from helpers.tokenizers import TEMPLATE, byte_tokenizer
 
 
-def tiny_engine(**options: Any) -> Engine:
-    """A random model whose tokens are bytes; it never ends an answer by itself."""
+def tiny_parts() -> tuple[Any, Any]:
+    """A random model whose tokens are bytes and that never ends an answer by itself, and its tokenizer."""
     tokenizer = byte_tokenizer()
     tokenizer.chat_template = TEMPLATE
     config = families.llama.LlamaConfig(
@@ -47,7 +47,13 @@ def tiny_engine(**options: Any) -> Engine:
         max_position_embeddings=4096,
         initializer_range=0.6,
     )
-    target = TransformersTarget(tiny_model(config))
+    return tiny_model(config), tokenizer
+
+
+def tiny_engine(**options: Any) -> Engine:
+    """An engine for ``tiny_parts``."""
+    model, tokenizer = tiny_parts()
+    target = TransformersTarget(model)
     return Engine(target, tokenizer, drafter=Blend(), cost=FREE, model_name="tiny", **options)
 
 
