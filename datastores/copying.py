@@ -60,27 +60,27 @@ def seal_store(writer: TokenDatastoreWriter) -> SealedStore:
 class StoreCopy:
     """The folder of a copy, while it is brought to a new state. Its readers may go on."""
 
-    def __init__(self, folder: Path, tokenizer: TokenizerFingerprint) -> None:
-        """Take the folder, which is made if it is missing.
+    def __init__(self, folder: Path) -> None:
+        """Name the folder; nothing is touched yet."""
+        self._folder = folder
+
+    def begin(self, tokenizer: TokenizerFingerprint, names: Iterable[str]) -> list[str]:
+        """Take the folder, which is made if it is missing; those of the wanted segments that it lacks.
 
         Raises:
             StoreError: It is being written, or holds something else than a copy of a store of this tokenizer.
         """
-        self._folder = folder
-        self._lock = acquire_lock(folder)
+        self._lock = acquire_lock(self._folder)
         try:
-            if not (folder / MANIFEST).is_file():
-                create_store(folder, tokenizer)
-            self._manifest = Manifest.read(folder)
-            sweep(folder, self._manifest)  # what an earlier try has left
+            if not (self._folder / MANIFEST).is_file():
+                create_store(self._folder, tokenizer)
+            self._manifest = Manifest.read(self._folder)
             self._check(tokenizer)
+            sweep(self._folder, self._manifest)  # what an earlier try has left
         except BaseException:
             self.close()
             raise
-
-    def lacking(self, names: Iterable[str]) -> list[str]:
-        """Those of some segments that are not here."""
-        return [name for name in names if not (self._folder / name).exists()]
+        return self._lacking(names)
 
     def write(self, name: str, data: bytes) -> None:
         """Take the next piece of a segment that was lacking.
@@ -101,7 +101,7 @@ class StoreCopy:
             StoreError: A segment is missing or arrived damaged, or the disk refused; the copy is as it was.
         """
         try:
-            for name in self.lacking(entry.file for entry in entries):
+            for name in self._lacking(entry.file for entry in entries):
                 arrived = self._arriving(name)
                 if not arrived.exists() or _name_of(arrived, name) != name:
                     raise StoreError(
@@ -120,6 +120,9 @@ class StoreCopy:
     def close(self) -> None:
         """Let the folder go."""
         self._lock.release()
+
+    def _lacking(self, names: Iterable[str]) -> list[str]:
+        return [name for name in names if not (self._folder / name).exists()]
 
     def _arriving(self, name: str) -> Path:
         return self._folder / f"{name}.new"  # of a kind that the next sweep removes

@@ -42,13 +42,13 @@ def publish_on_ray(
     ):
         sealed = seal_store(writer)
         copies = {
-            node["NodeManagerAddress"]: _copy_on(ray, node["NodeID"], target, sealed.tokenizer)
+            node["NodeManagerAddress"]: _copy_on(ray, node["NodeID"], Path(target))
             for node in ray.nodes()
             if node["Alive"]
         }
-        lacking = {
-            address: set(ray.get(copy.lacking.remote(list(sealed.files)))) for address, copy in copies.items()
-        }
+        wanted = list(sealed.files)
+        begun = ray.get([copy.begin.remote(sealed.tokenizer, wanted) for copy in copies.values()])
+        lacking = dict(zip(copies, begun, strict=True))
         sent = dict.fromkeys(copies, 0)
         sizes = {name: path.stat().st_size for name, path in sealed.files.items()}
         total = sum(sizes[name] for names in lacking.values() for name in names)
@@ -65,13 +65,12 @@ def publish_on_ray(
         return sent
 
 
-def _copy_on(ray: Any, node: str, target: str | Path, tokenizer: Any) -> Any:
+def _copy_on(ray: Any, node: str, target: Path) -> Any:
     """A ``StoreCopy`` in a process of a node; it ends, and lets its folder go, when nobody here knows it."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    there = ray.remote(num_cpus=0)(StoreCopy)
     strategy = NodeAffinitySchedulingStrategy(node, soft=False)
-    return there.options(scheduling_strategy=strategy).remote(Path(target), tokenizer)
+    return ray.remote(num_cpus=0, scheduling_strategy=strategy)(StoreCopy).remote(target)
 
 
 def _pieces(path: Path) -> Iterator[bytes]:

@@ -30,9 +30,9 @@ def publish(
     """Copy as a cluster does, in one process; what was lacking."""
     with TokenDatastoreWriter.open(store, background=False) as writer:
         sealed = seal_store(writer)
-        copy = StoreCopy(target, sealed.tokenizer)
+        copy = StoreCopy(target)
+        lacking = copy.begin(sealed.tokenizer, sealed.files)
         try:
-            lacking = copy.lacking(sealed.files)
             for name in lacking:
                 data = alter(sealed.files[name].read_bytes())
                 for begin in range(0, len(data), 1000):
@@ -100,9 +100,10 @@ def test_what_arrives_damaged_is_refused_and_the_copy_stays(
 
 
 def test_a_copy_that_is_being_made_is_nobody_elses(store: Path, tmp_path: Path) -> None:
-    copy = StoreCopy(tmp_path / "copy", SMALL)
+    copy = StoreCopy(tmp_path / "copy")
+    copy.begin(SMALL, ())
     with pytest.raises(StoreError, match="being written"):
-        StoreCopy(tmp_path / "copy", SMALL)
+        StoreCopy(tmp_path / "copy").begin(SMALL, ())
     copy.close()
     publish(store, tmp_path / "copy")
 
@@ -122,4 +123,4 @@ def test_a_store_of_its_own_is_not_copied_over(store: Path, tmp_path: Path, seal
 def test_a_copy_of_another_tokenizer_is_left_alone(store: Path, tmp_path: Path) -> None:
     publish(store, tmp_path / "copy")
     with pytest.raises(StoreError, match="large"):
-        StoreCopy(tmp_path / "copy", LARGE)
+        StoreCopy(tmp_path / "copy").begin(LARGE, ())

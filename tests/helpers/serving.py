@@ -32,7 +32,7 @@ from helpers.families import tiny_model
 from helpers.tokenizers import TEMPLATE, byte_tokenizer
 
 
-def tiny_parts() -> tuple[Any, Any]:
+def tiny_parts(head_dim: int = 8) -> tuple[Any, Any]:
     """A random model whose tokens are bytes and that never ends an answer by itself, and its tokenizer."""
     tokenizer = byte_tokenizer()
     tokenizer.chat_template = TEMPLATE
@@ -43,7 +43,7 @@ def tiny_parts() -> tuple[Any, Any]:
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
-        head_dim=8,
+        head_dim=head_dim,
         max_position_embeddings=4096,
         initializer_range=0.6,
     )
