@@ -44,7 +44,7 @@ def config(name: str, model: Path, **engine: Any) -> Any:
 @pytest.fixture(scope="module", autouse=True)
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     import ray
-    from helpers.serving import tiny_parts
+    from helpers.families import tiny_parts
     from ray import serve
     from ray.serve.llm import build_openai_app
 

@@ -15,7 +15,8 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from helpers.serving import error_of, tiny_parts
+from helpers.families import tiny_parts
+from helpers.serving import error_of
 
 from groundspeed.datastores.documents import DocumentStore
 from groundspeed.datastores.fingerprint import TokenizerFingerprint

@@ -302,9 +302,10 @@ def test_an_engine_that_answers_no_more_says_why():
         engine.generate(request)
         assert engine.fault is None
         fail(SystemExit())
-        engine.stream(request)
+        lost = engine.stream(request)
         for thread in threading.enumerate():
             if thread.name == "groundspeed":
                 thread.join(20)
         assert engine.fault == "the thread that drives the model has died"
+        lost.cancel()
     assert engine.fault == "the engine was closed"
