@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
 import os
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 from helpers.families import tiny_parts
 from helpers.serving import error_of
+from pydantic import ValidationError
 
 from groundspeed.datastores.documents import DocumentStore
 from groundspeed.datastores.fingerprint import TokenizerFingerprint
@@ -139,7 +141,7 @@ def all_run(count: int = 2) -> bool:
 
 def ask(prompt: str, tokens: int = 60, **more: Any) -> Any:
     """The reply; None where it was lost on the way."""
-    body = {"model": "tiny", "prompt": prompt, "max_tokens": tokens, "temperature": 0, **more}
+    body = {"model": "tiny", "prompt": prompt, "max_tokens": tokens, "temperature": 0} | more
     try:
         reply = httpx.post(COMPLETIONS, json=body, timeout=120)
     except httpx.TransportError:
@@ -155,6 +157,12 @@ def texts(prompts: Sequence[str], replies: Sequence[Any]) -> dict[str, str]:
 def test_answers_are_those_of_the_plain_engine(plain: Callable[[int], dict[str, str]]) -> None:
     with ThreadPoolExecutor(8) as pool:
         assert texts(PROMPTS, list(pool.map(ask, PROMPTS))) == plain(60)
+
+
+def test_a_seed_gives_one_text_on_all_replicas() -> None:
+    with ThreadPoolExecutor(8) as pool:
+        drawn = [pool.submit(ask, PROMPTS[0], temperature=1, seed=7) for _ in range(8)]
+        assert len({one.result()["choices"][0]["text"] for one in drawn}) == 1
 
 
 def test_answers_stream_as_they_are_made(plain: Callable[[int], dict[str, str]]) -> None:
@@ -257,3 +265,14 @@ def test_replicas_that_are_stopped_finish_their_answers(
 def test_a_deployment_that_ray_serve_does_not_know_is_refused() -> None:
     with pytest.raises(InputError, match="nonsense"):
         groundspeed_app(ReplicaOptions(deployment={"nonsense": 1}))
+
+
+def test_words_of_a_shell_become_options() -> None:
+    """``serve run`` gives a dict of strings to the class of the builder's parameter."""
+    (parameter,) = inspect.signature(groundspeed_app).parameters.values()
+    words = {"store": "my-store", "num_replicas": "2", "max_active": "8", "log_prompts": "true"}
+    made = parameter.annotation.model_validate(words)
+    assert made == ReplicaOptions(store=Path("my-store"), num_replicas=2, max_active=8, log_prompts=True)
+    assert parameter.annotation.model_validate({"num_replicas": "auto"}).num_replicas == "auto"
+    with pytest.raises(ValidationError, match="stroe"):
+        parameter.annotation.model_validate({"stroe": "my-store"})
