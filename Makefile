@@ -39,7 +39,7 @@ test-ray: .venv-ray/.ready
 	.venv-ray/bin/python -m pytest -m ray
 
 test-ray-llm: .venv-ray-llm/.ready
-	.venv-ray-llm/bin/python -m pytest -m ray_llm
+	.venv-ray-llm/bin/python -m pytest tests/integrations/test_ray_llm.py
 
 lint: $(READY)
 	$(BIN)/ruff check
