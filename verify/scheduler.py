@@ -33,6 +33,9 @@ logger = logging.getLogger(__name__)
 _IDLE_SECONDS = 2.0  # without work, after which the thread ends
 _PIECE, _PIECE_BESIDE = 1024, 128
 """Prompt tokens of a pass, alone and beside answers that are being written, which must not wait for long."""
+_MOST_FAILED = 8
+"""Passes in a row that may fail by their requests' own fault; after more the device is lost, most likely."""
+_DIED = "the thread that drives the model has died"
 
 
 class Ticket:
@@ -107,6 +110,8 @@ class Scheduler:
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closed = False
+        self._died = False
+        self._failed = 0  # passes since the last one that gave anything
         _schedulers.add(self)
 
     def submit(self, ticket: Ticket) -> None:
@@ -114,6 +119,8 @@ class Scheduler:
         with self._changed:
             if self._closed:
                 raise GroundspeedError("the engine was closed; make a new one")
+            if self._died:
+                raise GroundspeedError(f"{_DIED}; make a new engine")
             self._waiting.append(ticket)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="groundspeed", daemon=True)
@@ -131,6 +138,18 @@ class Scheduler:
         if thread is not None and thread is not threading.current_thread():
             thread.join()
         self.prefixes.clear()
+
+    @property
+    def fault(self) -> str | None:
+        """Why requests are not answered any more; None where they are. To look at from any thread."""
+        with self._changed:
+            if self._closed:
+                return "the engine was closed"
+            if self._died:
+                return _DIED
+        if self._failed > _MOST_FAILED:
+            return f"each of the last {self._failed} passes failed"
+        return None
 
     @property
     def active(self) -> int:
@@ -165,6 +184,14 @@ class Scheduler:
                         tickets.append(self._waiting.popleft())
                 for ticket in tickets:
                     self._leave(ticket, error)
+            except BaseException:  # ends this thread, and nobody else would tell those who wait
+                with self._changed:
+                    self._died = True
+                    tickets = [*self._active, *self._waiting]
+                    self._waiting.clear()
+                for ticket in tickets:
+                    self._leave(ticket, GroundspeedError(f"{_DIED}; make a new engine"))
+                raise
 
     def _turn(self) -> None:
         """One forward pass, and what comes before and after it."""
@@ -179,6 +206,8 @@ class Scheduler:
         drafted = time.perf_counter()
         outcomes = self._verify(list(segments.values()))
         seconds = time.perf_counter() - drafted
+        lost = all(isinstance(outcome, Exception) for outcome in outcomes)
+        self._failed = self._failed + 1 if lost else 0
         shared = len(segments) > 1 and self._target.capability.supports_tree
         if not any(isinstance(outcome, Exception) for outcome in outcomes):
             self._observe(segments, seconds)

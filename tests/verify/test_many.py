@@ -13,7 +13,7 @@ from helpers.many import ByPrompt, engine_of, side_by_side, some_prompts, text_o
 
 from groundspeed.drafting.blend import BlendDrafter
 from groundspeed.drafting.tree import chain
-from groundspeed.errors import InputError
+from groundspeed.errors import GroundspeedError, InputError
 from groundspeed.types import GenerationRequest, PrefillEvent, StepEvent
 from groundspeed.verify.engine import Engine
 
@@ -320,3 +320,34 @@ def test_events_of_each_request_tell_its_own_story():
             assert "".join(step.text for step in steps) == events[-1].text
             reads = [event for event in events if isinstance(event, PrefillEvent)]
             assert reads[-1].done == reads[-1].total == len(request.prompt)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_an_engine_that_answers_no_more_says_why():
+    target, request = watched("llama"), GenerationRequest(text_of(3), max_tokens=4)
+
+    def fail(error):
+        def before(segments):
+            raise error
+
+        target.before = before
+
+    with engine_of(target) as engine:
+        engine.generate(request)
+        assert engine.fault is None
+        fail(RuntimeError("the device is lost"))
+        for number in range(9):
+            assert engine.fault is None, number
+            with pytest.raises(RuntimeError, match="lost"):
+                engine.generate(request)
+        assert engine.fault == "each of the last 9 passes failed"
+        target.before = lambda segments: None
+        engine.generate(request)
+        assert engine.fault is None
+        fail(SystemExit())
+        with pytest.raises(GroundspeedError, match="has died"):
+            engine.generate(request)  # nobody waits for ever
+        assert engine.fault == "the thread that drives the model has died"
+        with pytest.raises(GroundspeedError, match="has died; make a new engine"):
+            engine.generate(request)
+    assert engine.fault == "the engine was closed"
