@@ -80,6 +80,7 @@ class GenerationOptions(TypedDict, total=False):
     logprobs: int | None
     echo: bool
     stop_token_ids: tuple[int, ...]
+    prediction: str
 
 
 class RagPipeline:

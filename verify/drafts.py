@@ -59,7 +59,8 @@ class Drafts:
         """Show the drafter the request, and hand it the target model."""
         tokenizer = self._engine.tokenizer
         try:
-            texts = draft_texts(asked.passages)
+            predicted = (Passage("", asked.prediction),) if asked.prediction else ()
+            texts = draft_texts((*asked.passages, *predicted))
             encoded = tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
             request = DraftRequest(
                 prompt_ids=np.array(prompt_ids, np.int32),

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from fastapi.concurrency import run_in_threadpool
 
 from groundspeed.integrations.server.errors import ApiError, invalid
 from groundspeed.integrations.server.metrics import Watch
-from groundspeed.types import Event, GenerationRequest, GenerationResult
+from groundspeed.integrations.server.replies import Usage
+from groundspeed.types import Event, GenerationRequest, GenerationResult, StepEvent
 from groundspeed.verify.streams import Submit, events_of_all
 
 if TYPE_CHECKING:
@@ -19,9 +20,19 @@ if TYPE_CHECKING:
 
     from groundspeed.integrations.server.serving import Serving
 
-__all__ = ["Asked", "answer_events", "answers", "away", "submissions", "unless_gone"]
+__all__ = [
+    "AnswerStream",
+    "Asked",
+    "answer_events",
+    "answers",
+    "away",
+    "choices",
+    "submissions",
+    "unless_gone",
+]
 
 T = TypeVar("T")
+Choice = TypeVar("Choice", covariant=True)
 
 
 class Asked(NamedTuple):
@@ -29,6 +40,18 @@ class Asked(NamedTuple):
 
     request: GenerationRequest
     submit: Submit
+
+
+class AnswerStream(Protocol[Choice]):
+    """What turns the events of one answer into the choices of chunks."""
+
+    def step(self, event: StepEvent) -> Iterable[Choice]:
+        """What a step adds."""
+        ...
+
+    def end(self, result: GenerationResult) -> Iterable[Choice]:
+        """What was held back, and why it ended."""
+        ...
 
 
 async def away(work: Callable[[], T]) -> T:
@@ -85,6 +108,31 @@ async def answer_events(
                 if serving.settings.log_prompts:
                     noted["texts"][number] = event.text
             yield number, event
+
+
+async def choices(
+    serving: Serving, asked: Sequence[Asked], n: int, request: Request, streams: Sequence[AnswerStream[T]]
+) -> AsyncGenerator[T | Usage]:
+    """What the chunks of a stream hold, as it comes, and at last what all of it took.
+
+    Args:
+        serving: Whose engine answers.
+        asked: What ``submissions`` gave.
+        n: Answers to each prompt.
+        request: On whose log line the answers are noted.
+        streams: One for each answer.
+    """
+    results: dict[int, GenerationResult] = {}
+    async with aclosing(answer_events(serving, asked, request)) as events:
+        async for number, event in events:
+            if isinstance(event, StepEvent):
+                for choice in streams[number].step(event):
+                    yield choice
+            elif isinstance(event, GenerationResult):
+                results[number] = event
+                for choice in streams[number].end(event):
+                    yield choice
+    yield Usage.of([results[number] for number in range(len(asked))], n)
 
 
 async def answers(serving: Serving, asked: Sequence[Asked], request: Request) -> list[GenerationResult]:

@@ -12,8 +12,7 @@ from pydantic import BaseModel
 from groundspeed.integrations.logprobs import chat_logprobs
 from groundspeed.integrations.server.errors import ApiError
 from groundspeed.integrations.view.record import stats_as_json
-from groundspeed.types import Decoding, FinishReason, GenerationResult, GroundedSpan, Passage
-from groundspeed.verify.grounding import ground
+from groundspeed.types import Decoding, FinishReason, GenerationResult, GroundedSpan
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -122,20 +121,14 @@ class GroundspeedFacts(Stats):
     grounding: list[GroundedSpan]
 
     @classmethod
-    def of(cls, result: GenerationResult, documents: Sequence[Passage] | None = None) -> GroundspeedFacts:
-        """Take them from a result.
-
-        Args:
-            result: The result.
-            documents: To ground the answer in, where that is not all that it was drafted from.
-        """
-        grounding = result.grounding if documents is None else ground(result.text, documents)
+    def of(cls, result: GenerationResult) -> GroundspeedFacts:
+        """Take them from a result."""
         return cls(
             **stats_as_json(result.stats),
             finish_reason=result.finish_reason,
             stop=result.stop,
             seed=result.seed,
-            grounding=list(grounding),
+            grounding=list(result.grounding),
         )
 
 

@@ -153,6 +153,8 @@ class GenerationRequest:
         prompt: The prompt as text, or as token ids, which are used as they are.
         passages: Passages to draft from and to ground the answer in, best first. They never change the
             prompt.
+        prediction: What the answer will probably say; drafted from like a passage behind the others, and
+            nothing is grounded in it.
         max_tokens: Upper bound on generated tokens.
         temperature: 0 is greedy decoding; above, tokens are drawn from the logits divided by it.
         stop: The answer ends before the first of these strings that it completes, wherever tokens begin
@@ -211,6 +213,7 @@ class GenerationRequest:
     logprobs: int | None = None
     echo: bool = False
     stop_token_ids: tuple[int, ...] = ()
+    prediction: str = ""
 
     def variants(self, n: int) -> tuple[GenerationRequest, ...]:
         """The request for n answers: n requests that differ in their seed only.
