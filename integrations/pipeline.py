@@ -81,6 +81,7 @@ class GenerationOptions(TypedDict, total=False):
     echo: bool
     stop_token_ids: tuple[int, ...]
     prediction: str
+    namespaces: tuple[str, ...] | None
 
 
 class RagPipeline:

@@ -68,6 +68,7 @@ class Drafts:
                 vocab_size=self._engine.target.vocab_size,
                 forms=self._engine.forms,
                 temperature=asked.temperature,
+                namespaces=asked.namespaces,
                 target=self._engine.target.view(session),
             )
             self._drafter = self._call(self._engine.drafter)

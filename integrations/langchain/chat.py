@@ -17,6 +17,7 @@ from langchain_core.utils import secret_from_env
 from pydantic import BaseModel, Field, SecretStr, model_validator
 
 from groundspeed.errors import InputError
+from groundspeed.integrations.engines import EngineSpec
 from groundspeed.integrations.forms import answer_form
 from groundspeed.integrations.langchain.answers import ChatAnswer
 from groundspeed.integrations.langchain.documents import without_documents
@@ -78,8 +79,8 @@ class ChatGroundspeed(GroundspeedSettings, BaseChatModel):
 
     @model_validator(mode="after")
     def _check_place(self) -> Self:
-        local = ("shared_engine", "device", "dtype", "datastore")
-        if self.base_url and (given := sorted({*local} & self.model_fields_set)):
+        local = {"shared_engine", *EngineSpec._fields[1:]}
+        if self.base_url and (given := sorted(local & self.model_fields_set)):
             raise InputError(
                 f"base_url was given, and {', '.join(given)}, which is for a model in this process; give one "
                 "or the other"

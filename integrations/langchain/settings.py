@@ -63,6 +63,10 @@ class GroundspeedSettings(BaseModel):
     dtype: str = "auto"
     datastore: str | None = None
     """Folder of a token datastore to draft from."""
+    draft_model: str | None = None
+    """A smaller model with the same tokens that drafts as well: hub id, folder or GGUF file."""
+    bridge_tokenizers: bool = False
+    """Let a draft model with other tokens draft as text."""
     shared_engine: SharedEngine | None = Field(default=None, alias="engine", exclude=True, repr=False)
     """An engine of your own, ``engine=...``; by default one a process is loaded for each model."""
 
@@ -153,7 +157,7 @@ class GroundspeedSettings(BaseModel):
         return given or loaded(self._spec(model))
 
     def _spec(self, model: str) -> EngineSpec:
-        return EngineSpec(model, self.device, self.dtype, self.datastore)
+        return EngineSpec(model, **{name: getattr(self, name) for name in EngineSpec._fields[1:]})
 
     def _request(
         self,

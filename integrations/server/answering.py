@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from fastapi.concurrency import run_in_threadpool
@@ -18,6 +19,7 @@ from groundspeed.verify.streams import Submit, events_of_all
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+    from groundspeed.integrations.server.keys import Caller
     from groundspeed.integrations.server.serving import Serving
 
 __all__ = [
@@ -59,8 +61,12 @@ async def away(work: Callable[[], T]) -> T:
     return await run_in_threadpool(work)
 
 
-def submissions(serving: Serving, requests: Sequence[GenerationRequest], n: int) -> list[Asked]:
+def submissions(
+    serving: Serving, caller: Caller, requests: Sequence[GenerationRequest], n: int
+) -> list[Asked]:
     """Check requests, whose prompts are token ids; what is left is to run them, n times each. Takes a while.
+
+    They draft from what the caller may see, and from nothing else.
 
     Raises:
         ApiError: A prompt is too long for this server, or there are too many requests.
@@ -79,7 +85,8 @@ def submissions(serving: Serving, requests: Sequence[GenerationRequest], n: int)
             f"the prompt has {longest:,} tokens and this server reads {settings.prompt_tokens:,}; shorten it",
             code="context_length_exceeded",
         )
-    variants = [one for request in requests for one in request.variants(n)]
+    allowed = (replace(request, namespaces=caller.drafts) for request in requests)
+    variants = [one for request in allowed for one in request.variants(n)]
     return [Asked(request, serving.engine.submission(request)) for request in variants]
 
 

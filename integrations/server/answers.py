@@ -160,7 +160,7 @@ def _found(serving: Serving, caller: Caller, body: AnswerBody) -> _Found:
     }
     passages = tuple(pipeline.retriever.search(body.question, k=body.k, mode=body.mode))
     request, shown = pipeline.request(body.question, passages, **options)
-    (asked,) = submissions(serving, [request], 1)
+    (asked,) = submissions(serving, caller, [request], 1)
     return _Found(RetrievalEvent(passages, shown), asked)
 
 

@@ -16,6 +16,7 @@ from groundspeed.integrations.server.gate import Gate
 from groundspeed.integrations.server.metrics import Metrics
 from groundspeed.integrations.server.serving import Admission, Serving
 from groundspeed.integrations.server.stores import Stores
+from groundspeed.integrations.server.tokens import TokenCopies
 
 if TYPE_CHECKING:
     from groundspeed.integrations.pipeline import RagPipeline
@@ -46,12 +47,14 @@ def create_app(engine: Engine, settings: Settings, *, pipeline: RagPipeline | No
     """
     admission = Admission(engine.scheduler.most_active, settings.waiting)
     metrics = Metrics(engine, waiting=lambda: admission.waiting, in_hand=lambda: admission.in_hand)
-    stores = Stores(settings.store, settings.embedding_model)
+    tokens = TokenCopies(settings.datastore, engine.tokenizer) if settings.datastore else None
+    stores = Stores(settings.store, settings.embedding_model, tokens)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
         yield
         engine.close()
+        stores.close()
 
     app = FastAPI(
         title="groundspeed",

@@ -14,6 +14,7 @@ from groundspeed.integrations.forms import AnswerForm, answer_form
 from groundspeed.integrations.server.answering import Asked, answers, away, choices, submissions
 from groundspeed.integrations.server.chat_bodies import ChatBody
 from groundspeed.integrations.server.errors import documented, invalid
+from groundspeed.integrations.server.keys import Caller
 from groundspeed.integrations.server.replies import (
     Finish,
     GroundspeedFacts,
@@ -134,7 +135,7 @@ async def chat_completions(
 ) -> ChatCompletion | EventStreamResponse:
     """Go on with a conversation."""
     serving.check_model(body.model)
-    call = await away(lambda: _prepared(serving, body))
+    call = await away(lambda: _prepared(serving, caller, body))
     if body.stream:
         return event_stream(_chunks(serving, body, call, request))
     results = await answers(serving, call.asked, request)
@@ -159,7 +160,7 @@ class _Prepared:
     form: AnswerForm
 
 
-def _prepared(serving: Serving, body: ChatBody) -> _Prepared:
+def _prepared(serving: Serving, caller: Caller, body: ChatBody) -> _Prepared:
     documents = body.documents(serving)
     tokenizer = serving.engine.tokenizer
     form = answer_form(body.given_tools(), body.choice(), body.form(), tokenizer)
@@ -176,7 +177,7 @@ def _prepared(serving: Serving, body: ChatBody) -> _Prepared:
     turns = [message.turn() for message in body.messages]
     prompt = TurnPrompt(tokenizer).ids(turns, form.tools, form.instructions, form.opening)
     made = GenerationRequest(prompt, documents, **options)
-    return _Prepared(submissions(serving, [made], body.n or 1), form)
+    return _Prepared(submissions(serving, caller, [made], body.n or 1), form)
 
 
 def _choice(serving: Serving, call: _Prepared, number: int, result: GenerationResult) -> Choice:

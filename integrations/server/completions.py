@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field
 
 from groundspeed.integrations.server.answering import Asked, answers, away, choices, submissions
 from groundspeed.integrations.server.errors import documented, invalid
+from groundspeed.integrations.server.keys import Caller
 from groundspeed.integrations.server.replies import GroundspeedFacts, Usage, finish_of, reply_head
 from groundspeed.integrations.server.sampling import OpenAIBody
 from groundspeed.integrations.server.serving import Admitted, CallerOf, Serving, ServingOf
@@ -95,7 +96,7 @@ async def completions(
 ) -> Completion | EventStreamResponse:
     """Continue texts."""
     serving.check_model(body.model)
-    asked = await away(lambda: _prepared(serving, body))
+    asked = await away(lambda: _prepared(serving, caller, body))
     if body.stream:
         return event_stream(_chunks(serving, body, asked, request))
     results = await answers(serving, asked, request)
@@ -117,7 +118,7 @@ async def completions(
     )
 
 
-def _prepared(serving: Serving, body: CompletionBody) -> list[Asked]:
+def _prepared(serving: Serving, caller: Caller, body: CompletionBody) -> list[Asked]:
     """The answers asked for."""
     if body.best_of not in (None, body.n or 1):
         raise invalid(f"best_of is {body.best_of} and n {body.n or 1}; give n alone", param="best_of")
@@ -131,7 +132,7 @@ def _prepared(serving: Serving, body: CompletionBody) -> list[Asked]:
     options["prediction"] = body.predicted()
     prompts = (tuple(serving.engine.encode(prompt)) for prompt in body.prompts())
     made = [GenerationRequest(prompt, documents, **options) for prompt in prompts]
-    return submissions(serving, made, body.n or 1)
+    return submissions(serving, caller, made, body.n or 1)
 
 
 async def _chunks(

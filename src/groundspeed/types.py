@@ -155,6 +155,7 @@ class GenerationRequest:
             prompt.
         prediction: What the answer will probably say; drafted from like a passage behind the others, and
             nothing is grounded in it.
+        namespaces: Of the token datastore, if there is one: those that may be drafted from; None for all.
         max_tokens: Upper bound on generated tokens.
         temperature: 0 is greedy decoding; above, tokens are drawn from the logits divided by it.
         stop: The answer ends before the first of these strings that it completes, wherever tokens begin
@@ -214,6 +215,7 @@ class GenerationRequest:
     echo: bool = False
     stop_token_ids: tuple[int, ...] = ()
     prediction: str = ""
+    namespaces: tuple[str, ...] | None = None
 
     def variants(self, n: int) -> tuple[GenerationRequest, ...]:
         """The request for n answers: n requests that differ in their seed only.
