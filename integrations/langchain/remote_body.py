@@ -133,6 +133,11 @@ def _settings(request: GenerationRequest, served: Served) -> dict[str, Any]:
     Raises:
         InputError: The server has no such setting, or none of that value.
     """
+    if request.grammar is not None:
+        raise InputError(
+            "a grammar was given, which goes to no server; give response_format, or use "
+            "with_structured_output(..., method='json_schema')"
+        )
     plain = GenerationRequest("")
     own = {name: value for name in _OURS if (value := getattr(request, name)) != getattr(plain, name)}
     if own and not served.ours:

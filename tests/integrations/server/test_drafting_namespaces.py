@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
 import pytest
 from helpers.serving import Letters, chat, serving, tiny_engine
 
@@ -153,13 +153,20 @@ def test_what_takes_a_documents_place_is_kept_and_a_namespace_goes_with_all_of_i
     ("namespaces", "may"), [(None, True), ((), False), (("corpus", "x"), True), (("x",), False)]
 )
 def test_a_request_narrows_what_the_drafter_sees_and_never_widens_it(
-    namespaces: Any, may: bool, tmp_path: Path, fingerprint: TokenizerFingerprint, drafted: list[int]
+    namespaces: Any,
+    may: bool,
+    engine: Engine,
+    tmp_path: Path,
+    fingerprint: TokenizerFingerprint,
+    drafted: list[int],
 ) -> None:
+    request = GenerationRequest(tuple(range(50, 80)), max_tokens=8)
+    answer = engine.generate(request).token_ids
     with TokenDatastoreWriter.open(tmp_path / "tokens", fingerprint, background=False) as writer:
         for namespace in ("corpus", "x"):
-            writer.append(namespace, "d", np.arange(40, 120))
-        with tiny_engine(drafter=Blend(writer, namespaces=["corpus", "more"])) as engine:
-            prompt = tuple(range(50, 80))
-            engine.generate(GenerationRequest(prompt, max_tokens=4, namespaces=namespaces))
+            writer.append(namespace, "d", answer)
+        with tiny_engine(drafter=Blend(writer, namespaces=["corpus", "more"])) as one:
+            drafted.clear()
+            assert one.generate(replace(request, namespaces=namespaces)).token_ids == answer
     assert drafted
     assert (Source.DATASTORE in drafted) == may
