@@ -10,8 +10,7 @@ once.
 ``load`` keeps 16 clients busy with chats and completions, whole and streamed, with documents, tools and
 schemas; a tenth of their requests are malformed, and a tenth are left in the middle. It compares every answer
 with that of the quiet server for the same seed, and reports memory and what is left over at the end. What is
-bounded is full before: the kept prefixes, and the kernels that oneDNN makes for each number of tokens in a
-pass and keeps, the last 1024 of them.
+bounded is full before: kept prefixes, and the kernels of oneDNN, made for each number of tokens in a pass.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from typing import Any
 import httpx
 
 LENGTHS = range(1, 1_000)
-MET = range(1, 400)
+MET = (*range(1, 65), *range(80, 513, 16))  # in tokens, as passes of the CPU are filled up
 TEXT = (
     "The cache keeps one buffer for each request. Tokens of a draft are written at its end, and the accepted "
     "path is compacted in place. Prefixes that requests share are read once."
@@ -217,17 +216,11 @@ def serve(pipe: Any, arguments: argparse.Namespace) -> None:
 
 
 def meet_all_sizes(engine: Any) -> None:
-    """Read prompts of all lengths that passes of the load may have, twice: memory then stays as it is.
-
-    oneDNN makes a kernel for each shape of a product, of some 0.4 MB, and keeps the last 1024. With four
-    shapes of weights in a model these are full after 256 lengths; the second time they are made anew in the
-    memory that the first ones left, where it fits.
-    """
+    """Read prompts of all lengths: memory then stays as it is, see docs/serving.md."""
     from groundspeed.types import GenerationRequest
 
-    draw = random.Random(0)
-    for length in (*MET, *MET):
-        ids = tuple(draw.randrange(1000, engine.target.vocab_size) for _ in range(length))
+    for length in MET:
+        ids = tuple(random.choices(range(1000, engine.target.vocab_size), k=length))
         engine.generate(GenerationRequest(ids, max_tokens=1))
 
 

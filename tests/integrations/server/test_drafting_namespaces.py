@@ -10,12 +10,14 @@ from typing import Any
 import httpx
 import pytest
 from helpers.serving import Letters, chat, serving, tiny_engine
+from typer.testing import CliRunner
 
 from groundspeed.datastores.fingerprint import TokenizerFingerprint
 from groundspeed.datastores.tokens import TokenDatastore
 from groundspeed.datastores.writer import TokenDatastoreWriter
 from groundspeed.drafting.base import DraftTree
 from groundspeed.drafting.blend import Blend, BlendDrafter
+from groundspeed.integrations.cli.app import app
 from groundspeed.integrations.server.keys import Caller, Keys
 from groundspeed.integrations.server.settings import Settings
 from groundspeed.integrations.turns import TurnPrompt
@@ -170,3 +172,35 @@ def test_a_request_narrows_what_the_drafter_sees_and_never_widens_it(
             assert one.generate(replace(request, namespaces=namespaces)).token_ids == answer
     assert drafted
     assert (Source.DATASTORE in drafted) == may
+
+
+def test_the_command_makes_the_datastore_and_hands_over_the_draft_model(
+    tmp_path: Path, fingerprint: TokenizerFingerprint, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.tokenizer.save_pretrained(tmp_path / "model")
+    loaded: list[dict[str, Any]] = []
+    served: list[Any] = []
+
+    def load(name: str, **how: Any) -> Any:
+        loaded.append({"name": name, **how})
+        return tiny_engine()
+
+    class Server:
+        def run(self) -> None:
+            pass
+
+    monkeypatch.setattr(Engine, "from_pretrained", load)
+    monkeypatch.setattr("groundspeed.integrations.server.run.write_log", lambda **how: None)
+    monkeypatch.setattr(
+        "groundspeed.integrations.server.run.make_server", lambda app, *where: served.append(app) or Server()
+    )
+    options = ["--model", str(tmp_path / "model"), "--draft-model", "small", "--bridge-tokenizers"]
+    stores = ["--store", str(tmp_path / "store"), "--datastore", str(tmp_path / "tokens")]
+    result = CliRunner().invoke(app, ["serve", *options, *stores])
+    assert result.exit_code == 0, result.output
+    (how,) = loaded
+    assert (how["draft_model"], how["bridge_tokenizers"]) == ("small", True)
+    assert how["datastore"] == tmp_path / "tokens"
+    assert TokenDatastore.open(tmp_path / "tokens").tokenizer.same_ids(fingerprint)
+    (application,) = served
+    assert application.state.serving.settings.datastore == tmp_path / "tokens"
