@@ -31,7 +31,7 @@ def measure_throughput(size: Size) -> Json:
     from groundspeed.verify.engine import Engine
 
     engine = Engine.from_pretrained()
-    tokens, rounds = size.of(48, 6), size.of(3)
+    tokens, rounds = size.of(48, 6), size.of(2)
     requests = requests_for(engine, [SPEC_BENCH], size.of(8, 2), tokens)
     rows, compared = [], []
     for active in ACTIVE[: size.of(len(ACTIVE), 2)]:
@@ -75,7 +75,7 @@ def measure_contexts(size: Size) -> Json:
     loaded = load_model()
     trained = loaded.model.config.max_position_embeddings
     lengths = CONTEXTS[: size.of(len(CONTEXTS))]
-    tokens, rounds = size.of(48, 6), size.of(3)
+    tokens, rounds = size.of(32, 6), size.of(3)
     loaded.model.config.max_position_embeddings = max(trained, lengths[-1] + tokens + 64)
     target = TransformersTarget(loaded.model)
     pack_linears(loaded.model)
@@ -137,10 +137,11 @@ def measure_drafters(size: Size) -> Json:
     engine = Engine.from_pretrained()
     tokens, rounds = size.of(48, 6), size.of(2)
     sets = {"RAG": [NORTHWIND], "nothing to copy": [NOTHING_TO_COPY]}
+    asked = {name: requests_for(engine, files, size.of(2), tokens) for name, files in sets.items()}
+    text = list(asked["RAG"][0].prompt)
+    factories = drafters(engine, [], engine.dtype, 0.0, None, text)
     found, compared = {}, []
-    for name, files in sets.items():
-        requests = requests_for(engine, files, size.of(3), tokens)
-        factories = drafters(engine, [], engine.dtype, 0.0, None, list(requests[0].prompt))
+    for name, requests in asked.items():
         found[name] = measure(engine, requests, factories, rounds)
         plain = found[name]["none"]["seconds"]
         for drafter, figures in found[name].items():
@@ -204,9 +205,9 @@ def measure_idle(size: Size) -> Json:
 
 
 PARTS = (
-    Part("throughput", 4.0, measure_throughput, (SPEC_BENCH,)),
-    Part("contexts", 4.5, measure_contexts, (PEPS,)),
-    Part("drafters", 3.0, measure_drafters, (NORTHWIND, NOTHING_TO_COPY)),
-    Part("serving", 1.5, measure_serving, (NOTHING_TO_COPY,)),
-    Part("idle", 1.5, measure_idle, (SPEC_BENCH,)),
+    Part("throughput", 3.5, measure_throughput, (SPEC_BENCH,)),
+    Part("contexts", 3.5, measure_contexts, (PEPS,)),
+    Part("drafters", 2.3, measure_drafters, (NORTHWIND, NOTHING_TO_COPY)),
+    Part("serving", 1.2, measure_serving, (NOTHING_TO_COPY,)),
+    Part("idle", 1.8, measure_idle, (SPEC_BENCH,)),
 )

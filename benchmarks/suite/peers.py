@@ -18,7 +18,7 @@ from suite.speed import RECORDED, prompts_of, setting_of
 
 __all__ = ["PARTS"]
 
-TOKENS = 64
+TOKENS = 48
 LOOKUP_TOKENS = 10  # as many as generate's prompt lookup is given
 VLLM_PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
 VLLM_SCRIPT = BENCHMARKS / "vllm.py"

@@ -86,7 +86,7 @@ def _part(millions: int, minutes: float, *, peers: bool = False) -> Part:
 
 PARTS = (
     _part(10, 0.6),
-    _part(20, 2.0, peers=True),
-    _part(200, 2.0),
+    _part(20, 1.5, peers=True),
+    _part(200, 1.7),
     Part("retrieval", 0.7, measure_retrieval, (CHAPTERS, QUESTIONS)),
 )

@@ -301,10 +301,11 @@ def drafters(found: Found) -> str:
             ),
         ]
         for name in next(iter(sets.values()))
-        if all(name in one for one in sets.values())
     ]
     head = [cell for name in sets for cell in (f"tokens per step, {name}", "times as fast")]
-    return table(["drafter", *head], rows)
+    return f"{data['tokens']} tokens each, {data['dtype']}, {data['rounds']} rounds in turn.\n\n" + table(
+        ["drafter", *head], rows
+    )
 
 
 def serving(found: Found) -> str:

@@ -75,7 +75,7 @@ def test_a_page_is_made_from_the_results_alone_and_made_twice_is_the_same(tmp_pa
     assert write_pages(tmp_path, SAMPLE) == [page]
     text = page.read_text()
     assert "old 99" not in text
-    assert text.startswith("Before 1.\n<!-- results: throughput -->\n\n8 requests" [:38])
+    assert text.startswith("Before 1.\n<!-- results: throughput -->\n\n8 requests"[:38])
     assert text.endswith("\n<!-- end -->\nAfter 2.\n")
     assert write_pages(tmp_path, SAMPLE) == []
     page.write_text(text.replace("| 1 |", "| 7 |", 1))
