@@ -128,9 +128,33 @@ def measure_vllm(size: Size) -> Json:
         raise LeftOut("there is no benchmarks/vllm.py")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "vllm.json"
-        subprocess.run([VLLM_PYTHON, VLLM_SCRIPT, "--json", file], cwd=ROOT, check=True)
+        # Without the script's own folder on the path: its name is that of the package.
+        subprocess.run([VLLM_PYTHON, "-P", VLLM_SCRIPT, "--json", file], cwd=ROOT, check=True)
         measured: Json = json.loads(file.read_text(encoding="utf-8"))
-    return {"comparisons": [], **measured}
+    return {**measured, "comparisons": vllm_comparisons(measured)}
+
+
+def vllm_comparisons(measured: Json) -> list[Json]:
+    """Our method inside vLLM against its own, by the time per token.
+
+    Args:
+        measured: ``methods``, by name ``seconds``, a number a round, and ``tokens``; ours are those whose
+            name has "groundspeed" in it, and the first of them is compared.
+    """
+    methods = measured["methods"]
+    ours = next(name for name in methods if "groundspeed" in name)
+    return [
+        comparison(
+            "whole answers inside vLLM",
+            name,
+            [
+                theirs / own * methods[ours]["tokens"] / figures["tokens"]
+                for theirs, own in zip(figures["seconds"], methods[ours]["seconds"], strict=True)
+            ],
+        )
+        for name, figures in methods.items()
+        if "groundspeed" not in name
+    ]
 
 
 PARTS = (

@@ -343,6 +343,22 @@ def llama_cpp(found: Found) -> str:
     return head + table(["", "tokens a second", "groundspeed is times as fast"], rows)
 
 
+def vllm(found: Found) -> str:
+    data = data_of(found, "vllm")
+    compared = {one["peer"]: within(one) for one in data["comparisons"]}
+    rows = [
+        [
+            name,
+            within(spread(one["seconds"]), 1),
+            f"{one['tokens']:,}",
+            compared.get(name, ""),
+        ]
+        for name, one in data["methods"].items()
+    ]
+    head = ["method", "seconds", "tokens", "ours is times as fast, per token"]
+    return (f"{data['setting']}\n\n" if "setting" in data else "") + table(head, rows)
+
+
 def losses(found: Found) -> str:
     """Every comparison in which a peer was better."""
     rows = [
@@ -416,6 +432,7 @@ BLOCKS: dict[str, Callable[[Found], str]] = {
     "serving": serving,
     "idle": idle,
     "llama-cpp": llama_cpp,
+    "vllm": vllm,
     "losses": losses,
     "runs": runs,
     "picture-speed": picture("speed", "How many times as fast groundspeed is, by task", "speed-rag"),
