@@ -88,12 +88,19 @@ def measure_llama_cpp(size: Size) -> Json:
 
 def _llama(library: Any, file: Path, tokens: int, *, lookup: bool) -> Callable[[Any], int]:
     """Answers a prompt with so many tokens, none of it remembered from the last."""
+    import torch
+
     draft = None
     if lookup:
         from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
         draft = LlamaPromptLookupDecoding(num_pred_tokens=LOOKUP_TOKENS)
-    model = library.Llama(str(file), n_ctx=2048, draft_model=draft, verbose=False)
+    threads = torch.get_num_threads()  # as many as the engine has; its own default is half of the cores
+    model = library.Llama(
+        str(file), n_ctx=2048, n_threads=threads, n_threads_batch=threads, draft_model=draft,
+        logits_all=lookup,  # else it has no room for the logits of a long prompt, which it keeps with a draft
+        verbose=False,
+    )  # fmt: skip
 
     def answer(prompt: Any) -> int:
         model.reset()
