@@ -102,12 +102,17 @@ def provenance(part: Part, size: Size, *, date: str, seconds: float) -> Json:
         "seconds": round(seconds, 1),
         "command": f"python benchmarks/run.py --parts {part.name}" + (" --quick" if size.quick else ""),
         "machine": machine(),
-        "threads": torch.get_num_threads() if torch else None,
+        "threads": torch.get_num_threads() if torch else _default_threads(),
         "versions": versions(),
         "inputs": [
             {"file": _shown(file), "rows": _rows(file), "sha256": _digest(file)} for file in part.inputs
         ],
     }
+
+
+def _default_threads() -> int:
+    """What PyTorch takes in a process that a part started, if not in its own."""
+    return int(os.environ.get("OMP_NUM_THREADS") or machine()["cores"])
 
 
 def _shown(file: Path) -> str:

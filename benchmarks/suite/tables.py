@@ -411,7 +411,7 @@ def runs(found: Found) -> str:
     facts = first["machine"]
     head = (
         f"{facts['processor']}, {facts['cores']} cores, {facts['memory_gib']} GiB of memory, "
-        f"{facts['system']}, Python {facts['python']}; {packages}.\n\n"
+        f"{facts['system']}, Python {facts['python']}; {first['threads']} threads; {packages}.\n\n"
     )
     return head + table(["part", "commit", "began", "seconds", "inputs (rows)"], rows)
 
