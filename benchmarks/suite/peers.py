@@ -14,14 +14,14 @@ from typing import Any
 
 from suite.figures import comparison, spread
 from suite.part import BENCHMARKS, ROOT, Json, LeftOut, Part, Size
-from suite.speed import RECORDED, prompts_of, setting_of
+from suite.speed import RECORDED, SPEC_BENCH, prompts_of, setting_of
 
 __all__ = ["PARTS"]
 
 TOKENS = 48
 LOOKUP_TOKENS = 10  # as many as generate's prompt lookup is given
 VLLM_PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
-VLLM_SCRIPT = BENCHMARKS / "vllm.py"
+VLLM_SCRIPT = BENCHMARKS / "vllm_methods.py"
 
 
 def measure_llama_cpp(size: Size) -> Json:
@@ -128,43 +128,30 @@ def _in_bfloat16(library: Any, file: Path) -> Iterator[Path]:
 
 
 def measure_vllm(size: Size) -> Json:
-    """VLLM with its own ways of drafting and with ours, in its own environment."""
+    """vLLM with its own ways of drafting and with ours, in its own environment."""
     if not VLLM_PYTHON.exists():
         raise LeftOut("vLLM has an environment of its own, .venv-vllm, which is not there")
-    if not VLLM_SCRIPT.exists():
-        raise LeftOut("there is no benchmarks/vllm.py")
+    requests, tokens = size.of(8, 2), size.of(64, 4)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "vllm.json"
-        # Without the script's own folder on the path: its name is that of the package.
-        subprocess.run([VLLM_PYTHON, "-P", VLLM_SCRIPT, "--json", file], cwd=ROOT, check=True)
+        words = ["--requests", str(requests), "--tokens", str(tokens), "--json", str(file)]
+        subprocess.run([VLLM_PYTHON, VLLM_SCRIPT, SPEC_BENCH, *words], cwd=ROOT, check=True)
         measured: Json = json.loads(file.read_text(encoding="utf-8"))
-    return {**measured, "comparisons": vllm_comparisons(measured)}
+    measured["settings"].pop("model")  # a path of this machine
+    return {**measured, "comparisons": vllm_comparisons(measured["ways"])}
 
 
-def vllm_comparisons(measured: Json) -> list[Json]:
-    """Our method inside vLLM against its own, by the time per token.
-
-    Args:
-        measured: ``methods``, by name ``seconds``, a number a round, and ``tokens``; ours are those whose
-            name has "groundspeed" in it, and the first of them is compared.
-    """
-    methods = measured["methods"]
-    ours = next(name for name in methods if "groundspeed" in name)
+def vllm_comparisons(ways: dict[str, Json]) -> list[Json]:
+    """Our proposer inside vLLM against its own methods, by tokens a second while answers are written."""
+    ours = ways["groundspeed"]["tokens_per_second"]
     return [
-        comparison(
-            "whole answers inside vLLM",
-            name,
-            [
-                theirs / own * methods[ours]["tokens"] / figures["tokens"]
-                for theirs, own in zip(figures["seconds"], methods[ours]["seconds"], strict=True)
-            ],
-        )
-        for name, figures in methods.items()
+        comparison("answers inside vLLM", f"vLLM, {name}", [ours / figures["tokens_per_second"]])
+        for name, figures in ways.items()
         if "groundspeed" not in name
     ]
 
 
 PARTS = (
     Part("llama-cpp", 3.0, measure_llama_cpp, RECORDED),
-    Part("vllm", 5.0, measure_vllm),
+    Part("vllm", 5.0, measure_vllm, (SPEC_BENCH,)),
 )

@@ -345,18 +345,23 @@ def llama_cpp(found: Found) -> str:
 
 def vllm(found: Found) -> str:
     data = data_of(found, "vllm")
-    compared = {one["peer"]: within(one) for one in data["comparisons"]}
+    names = {"none": "vLLM, plain", "ngram": "vLLM, n-gram", "suffix": "vLLM, suffix decoding"}
+    settings = data["settings"]
     rows = [
         [
-            name,
-            within(spread(one["seconds"]), 1),
-            f"{one['tokens']:,}",
-            compared.get(name, ""),
+            names.get(name, f"vLLM with {name}"),
+            f"{one['tokens_per_step']:.2f}",
+            f"{one['tokens_per_second']:.1f}",
+            f"{one['same_answers']} of {settings['requests']}",
         ]
-        for name, one in data["methods"].items()
+        for name, one in data["ways"].items()
     ]
-    head = ["method", "seconds", "tokens", "ours is times as fast, per token"]
-    return (f"{data['setting']}\n\n" if "setting" in data else "") + table(head, rows)
+    head = (
+        f"{settings['requests']} requests of Spec-Bench, {settings['batch']} at once, {settings['tokens']} tokens "
+        f"each, at most {settings['drafts']} draft tokens, float32, one run each.\n\n"
+    )
+    columns = ["", "tokens per step", "tokens a second while writing", "same answers"]
+    return head + table(columns, rows)
 
 
 def losses(found: Found) -> str:
