@@ -128,7 +128,7 @@ def _in_bfloat16(library: Any, file: Path) -> Iterator[Path]:
 
 
 def measure_vllm(size: Size) -> Json:
-    """vLLM with its own ways of drafting and with ours, in its own environment."""
+    """Answers by vLLM with its own ways of drafting and with ours, in its own environment."""
     if not VLLM_PYTHON.exists():
         raise LeftOut("vLLM has an environment of its own, .venv-vllm, which is not there")
     requests, tokens = size.of(8, 2), size.of(64, 4)
@@ -138,6 +138,9 @@ def measure_vllm(size: Size) -> Json:
         subprocess.run([VLLM_PYTHON, VLLM_SCRIPT, SPEC_BENCH, *words], cwd=ROOT, check=True)
         measured: Json = json.loads(file.read_text(encoding="utf-8"))
     measured["settings"].pop("model")  # a path of this machine
+    asked = "from importlib.metadata import version; print(version('vllm'))"
+    version = subprocess.run([VLLM_PYTHON, "-c", asked], capture_output=True, text=True, check=True)
+    measured["settings"]["version"] = version.stdout.strip()
     return {**measured, "comparisons": vllm_comparisons(measured["ways"])}
 
 

@@ -357,8 +357,9 @@ def vllm(found: Found) -> str:
         for name, one in data["ways"].items()
     ]
     head = (
-        f"{settings['requests']} requests of Spec-Bench, {settings['batch']} at once, {settings['tokens']} tokens "
-        f"each, at most {settings['drafts']} draft tokens, float32, one run each.\n\n"
+        f"vLLM {settings['version']}, {settings['requests']} requests of Spec-Bench, at most "
+        f"{settings['batch']} at once, {settings['tokens']} tokens each, at most {settings['drafts']} draft "
+        "tokens, float32, one run each.\n\n"
     )
     columns = ["", "tokens per step", "tokens a second while writing", "same answers"]
     return head + table(columns, rows)
