@@ -182,7 +182,7 @@ def accepted_by(server: str) -> float:
     )
 
 
-def test_documents_come_over_http(server: str, model: str, prompts: list[str], plain: dict[str, Any]) -> None:
+def test_documents_come_over_http(model: str, prompts: list[str], plain: dict[str, Any], server: str) -> None:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(model)
