@@ -11,9 +11,9 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from groundspeed.drafting.base import Drafter, DrafterFactory, DraftRequest, DraftTree
 from groundspeed.drafting.forms import token_forms
 from groundspeed.errors import InputError
+from groundspeed.integrations.bench.tally import Measured, Step, Tally
 from groundspeed.integrations.bench.traces import (
     Row,
     data_set_name,
@@ -38,11 +39,8 @@ __all__ = [
     "FOLDS",
     "Build",
     "Earlier",
-    "Step",
-    "Tally",
     "Vocabulary",
     "accept",
-    "average",
     "deal",
     "decode",
     "replay",
@@ -76,23 +74,6 @@ class Vocabulary:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Step:
-    """One step of forced decoding.
-
-    Attributes:
-        tree: What was drafted, n nodes.
-        accepted: bool [n], the nodes on the path that agrees with the recorded answer.
-        committed: Tokens the step brought, the bonus token included.
-        draft_us: Microseconds the draft took.
-    """
-
-    tree: DraftTree
-    accepted: NDArray[np.bool_]
-    committed: int
-    draft_us: float
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Earlier:
     """An answer given earlier, which may be drafted from.
 
@@ -103,46 +84,6 @@ class Earlier:
 
     question: str
     response: NDArray[np.int32]
-
-
-@dataclass(slots=True)
-class Tally:
-    """What a replay adds up: over a data set, for one drafter at one budget."""
-
-    rows: int = 0
-    tokens: int = 0
-    steps: int = 0
-    drafted: int = 0
-    accepted: int = 0
-    draft_us: list[float] = field(default_factory=list)
-
-    def add(self, steps: Iterator[Step]) -> None:
-        """Count one replayed row."""
-        self.rows += 1
-        for step in steps:
-            self.tokens += step.committed
-            self.steps += 1
-            self.drafted += len(step.tree)
-            self.accepted += int(step.accepted.sum())
-            self.draft_us.append(step.draft_us)
-
-    def summary(self) -> dict[str, Any]:
-        """The figures: all tokens over all steps, accepted nodes over drafted ones, times in microseconds."""
-        p50, p95 = np.percentile(self.draft_us, (50, 95)).tolist() if self.draft_us else (0.0, 0.0)
-        return {
-            "tokens_per_step": self.tokens / self.steps if self.steps else 0.0,
-            "drafted_per_step": self.drafted / self.steps if self.steps else 0.0,
-            "acceptance_rate": self.accepted / self.drafted if self.drafted else 0.0,
-            "draft_us_p50": p50,
-            "draft_us_p95": p95,
-            "rows": self.rows,
-        }
-
-
-def average(summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The mean of summaries over data sets, each weighing the same; rows are added up."""
-    mean = {key: float(np.mean([summary[key] for summary in summaries])) for key in Tally().summary()}
-    return {**mean, "rows": sum(summary["rows"] for summary in summaries)}
 
 
 def accept(tree: DraftTree, following: NDArray[np.int32]) -> NDArray[np.bool_]:
@@ -182,7 +123,8 @@ def replay_files(
     rows: int | None = None,
     held_out: bool = False,
     on_progress: ProgressCallback | None = None,
-) -> list[dict[str, Any]]:
+    on_bad: Callable[[str], None] | None = None,
+) -> list[Measured]:
     """Replay files of recorded answers through drafters.
 
     Args:
@@ -195,9 +137,11 @@ def replay_files(
         rows: Rows to replay of each file, at most; the first in the order of ``read_traces``.
         held_out: Only rows that the shipped priors were not fitted on.
         on_progress: Told after every row.
+        on_bad: Told what is wrong with a row that cannot be used, which is then left out; without it such a
+            row is an error.
 
     Returns:
-        One summary a data set, drafter and budget, with ``dataset``, ``drafter`` and ``budget``.
+        One a data set, drafter and budget; the rows are in the same order in all of a data set.
 
     Raises:
         InputError: A file cannot be read or has no row to replay.
@@ -206,14 +150,16 @@ def replay_files(
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise InputError(f"two files are named {twice}, as data sets are by their files; rename one of them")
-    measured = []
-    vocabulary = Vocabulary.of(tokenizer)
+    read = []
     for file in files:
-        traces = read_traces(file)
+        traces = read_traces(file, on_bad)
         chosen = [trace for trace in traces if not (held_out and in_fit_half(trace.question))][:rows]
         if not chosen:
             raise InputError(f"{file} has no rows that are held out; replay it without --held-out")
-        name = data_set_name(file)
+        read.append((data_set_name(file), traces, chosen))
+    measured = []
+    vocabulary = Vocabulary.of(tokenizer)
+    for name, traces, chosen in read:
         chosen_rows = tokenise(chosen, tokenizer, on_progress)
         given = traces[: round(history * len(traces))]
         answers = encode([trace.response for trace in given], tokenizer, on_progress)
@@ -223,7 +169,7 @@ def replay_files(
         )
         for drafter, build in drafters.items():
             for budget, tally in replay(chosen_rows, build, budgets, vocabulary, earlier, progress).items():
-                measured.append({"dataset": name, "drafter": drafter, "budget": budget, **tally.summary()})
+                measured.append(Measured(name, drafter, budget, tally))
     return measured
 
 
@@ -264,7 +210,7 @@ def replay(
         for budget, tally in tallies.items():
             with _no_collection():
                 for row in chosen:
-                    tally.add(decode(row, factory(), budget, vocabulary))
+                    tally.add(row, decode(row, factory(), budget, vocabulary))
                     on_row()
     return tallies
 
