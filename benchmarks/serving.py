@@ -22,7 +22,8 @@ import random
 import statistics
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -277,8 +278,13 @@ async def http_together(
 
 async def speed(
     pipe: Any, address: str, model: str, prompts: list[list[int]], arguments: argparse.Namespace
-) -> None:
-    """Measure both ways in turn."""
+) -> dict[str, dict[str, list[float]]]:
+    """Measure both ways in turn.
+
+    Returns:
+        ``first_seconds``, to the first token, prompt by prompt in every round, and ``tokens_per_second`` with
+        8 at once, round by round; each of ``engine`` and ``http``.
+    """
 
     def order(*what: Any) -> Any:
         pipe.send(what)
@@ -294,24 +300,43 @@ async def speed(
                 first["engine"].append(order("first", prompt))
                 order("forget")
                 first["http"].append(await http_first(client, model, prompt))
-        more = statistics.median(b - a for a, b in zip(first["engine"], first["http"], strict=True))
-        medians = {way: statistics.median(seconds) * 1e3 for way, seconds in first.items()}
-        print(
-            f"time to first token, {len(prompts)} prompts, {arguments.rounds} rounds, medians: engine "
-            f"{medians['engine']:.1f} ms, HTTP {medians['http']:.1f} ms; by pairs {more * 1e3:+.1f} ms"
-        )
         rates: dict[str, list[float]] = {"engine": [], "http": []}
         for _ in range(arguments.rounds):
             order("forget")
             rates["engine"].append(order("together", prompts, arguments.tokens, 8))
             order("forget")
             rates["http"].append(await http_together(client, model, prompts, arguments.tokens, 8))
+    return {"first_seconds": first, "tokens_per_second": rates}
+
+
+def show(measured: dict[str, dict[str, list[float]]], arguments: argparse.Namespace) -> None:
+    first, rates = measured["first_seconds"], measured["tokens_per_second"]
+    more = statistics.median(b - a for a, b in zip(first["engine"], first["http"], strict=True))
+    medians = {way: statistics.median(seconds) * 1e3 for way, seconds in first.items()}
+    print(
+        f"time to first token, {arguments.prompts} prompts, {arguments.rounds} rounds, medians: engine "
+        f"{medians['engine']:.1f} ms, HTTP {medians['http']:.1f} ms; by pairs {more * 1e3:+.1f} ms"
+    )
     told = {way: " ".join(f"{rate:.1f}" for rate in some) for way, some in rates.items()}
     share = statistics.median(rates["http"]) / statistics.median(rates["engine"])
     print(
         f"tokens/s, 8 at once, {arguments.tokens} tokens each: engine {told['engine']}, HTTP {told['http']}; "
         f"of the medians {share:.3f}"
     )
+
+
+@contextmanager
+def server(arguments: argparse.Namespace) -> Iterator[tuple[Any, str, str, list[list[int]], int]]:
+    """A server in a process of its own: the pipe to it, its address, its model, the prompts and its id."""
+    context = multiprocessing.get_context("spawn")
+    pipe, theirs = context.Pipe()
+    child = context.Process(target=serve, args=(theirs, arguments))
+    child.start()
+    try:
+        yield pipe, *pipe.recv(), child.pid or 0
+    finally:
+        pipe.send(("end",))
+        child.join()
 
 
 def resident(pid: int) -> int:
@@ -346,7 +371,7 @@ async def watched_load(address: str, model: str, pid: int, arguments: argparse.N
     return not report.wrong and not report.stuck
 
 
-def main() -> None:
+def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model")
     parser.add_argument("--dtype", default="auto")
@@ -363,20 +388,16 @@ def main() -> None:
     loading.add_argument("--seconds", type=float, default=300)
     loading.add_argument("--clients", type=int, default=16)
     loading.add_argument("--tokens", type=int, default=48)
-    arguments = parser.parse_args()
-    context = multiprocessing.get_context("spawn")
-    pipe, theirs = context.Pipe()
-    child = context.Process(target=serve, args=(theirs, arguments))
-    child.start()
-    address, model, prompts = pipe.recv()
-    try:
+    return parser.parse_args(words)
+
+
+def main() -> None:
+    arguments = parse()
+    with server(arguments) as (pipe, address, model, prompts, pid):
         if arguments.kind == "speed":
-            asyncio.run(speed(pipe, address, model, prompts, arguments))
-        elif not asyncio.run(watched_load(address, model, child.pid or 0, arguments)):
+            show(asyncio.run(speed(pipe, address, model, prompts, arguments)), arguments)
+        elif not asyncio.run(watched_load(address, model, pid, arguments)):
             raise SystemExit(1)
-    finally:
-        pipe.send(("end",))
-        child.join()
 
 
 if __name__ == "__main__":

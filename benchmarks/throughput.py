@@ -2,7 +2,7 @@
 
     python benchmarks/throughput.py ../shared/prompts/spec_bench.jsonl.gz benchmarks/nothing_to_copy.jsonl
 
-For each file the same prompts are answered plainly one after another, plainly side by side, with drafts one
+For each file the same prompts are answered plainly side by side, plainly one after another, with drafts one
 after another and with drafts side by side, in turns. Whole answers are timed, prompts included; what was read
 is forgotten before each turn. One pass of each kind before the first turn is not timed. With more
 ``--requests`` than ``--active`` the others wait, and a place that becomes free is taken, as on a server; with
@@ -17,6 +17,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from groundspeed.integrations.bench.prompts import read_prompts
 from groundspeed.types import GenerationRequest, GenerationResult
@@ -24,7 +25,8 @@ from groundspeed.verify.engine import Engine
 
 LENGTHS = range(1, 2_000)
 PLAIN_TOGETHER = "plain, together"
-WAYS = ("plain, one by one", PLAIN_TOGETHER, "drafts, one by one", "drafts, together")
+DRAFTS_TOGETHER = "drafts, together"
+WAYS = (PLAIN_TOGETHER, "plain, one by one", "drafts, one by one", DRAFTS_TOGETHER)
 
 
 def answer(engine: Engine, requests: Sequence[GenerationRequest], way: str) -> list[GenerationResult]:
@@ -35,38 +37,54 @@ def answer(engine: Engine, requests: Sequence[GenerationRequest], way: str) -> l
     return [engine.generate(request) for request in requests]
 
 
-def measure(engine: Engine, file: Path, arguments: argparse.Namespace) -> None:
-    prompts = read_prompts([file], engine.tokenizer, arguments.requests, LENGTHS)
-    requests = [
-        GenerationRequest(
-            prompt.token_ids, prompt.passages, max_tokens=arguments.tokens, ignore_eos=True, seed=1,
-            temperature=arguments.temperature,
-        )
-        for prompt in prompts
-    ]  # fmt: skip
-    for way in arguments.ways:
+def measure(
+    engine: Engine, requests: Sequence[GenerationRequest], ways: Sequence[str], rounds: int
+) -> dict[str, Any]:
+    """Answer requests in every way, in turns.
+
+    Returns:
+        ``seconds``, by way and round; ``tokens`` of all answers together; and ``same``, by way, how many
+        answers are those of the first way.
+    """
+    for way in ways:
         answer(engine, [replace(request, max_tokens=8) for request in requests], way)
-    seconds: dict[str, list[float]] = {way: [] for way in arguments.ways}
+    seconds: dict[str, list[float]] = {way: [] for way in ways}
     texts: dict[str, list[tuple[int, ...]]] = {}
-    for _ in range(arguments.rounds):
-        for way in arguments.ways:
+    for _ in range(rounds):
+        for way in ways:
             start = time.perf_counter()
             results = answer(engine, requests, way)
             seconds[way].append(time.perf_counter() - start)
             texts[way] = [result.token_ids for result in results]
-    print(
-        f"{file.name}: {len(requests)} requests, {arguments.active} at once, {arguments.tokens} tokens each, "
-        f"{engine.dtype}"
-    )
-    base = statistics.median(seconds[PLAIN_TOGETHER])
-    for way in arguments.ways:
-        median = statistics.median(seconds[way])
-        same = sum(a == b for a, b in zip(texts[way], texts[PLAIN_TOGETHER], strict=True))
-        runs = " ".join(f"{one:.2f}" for one in seconds[way])
+    first = texts[ways[0]]
+    return {
+        "seconds": seconds,
+        "tokens": sum(map(len, first)),
+        "same": {way: sum(a == b for a, b in zip(texts[way], first, strict=True)) for way in ways},
+    }
+
+
+def show(measured: dict[str, Any]) -> None:
+    base = statistics.median(next(iter(measured["seconds"].values())))
+    for way, seconds in measured["seconds"].items():
+        median = statistics.median(seconds)
+        runs = " ".join(f"{one:.2f}" for one in seconds)
         print(
-            f"  {way:20} {median:6.2f} s ({runs}), {base / median:.2f} of plain together, "
-            f"{len(requests) * arguments.tokens / median:6.1f} tokens/s, {same} answers as plain together"
+            f"  {way:20} {median:6.2f} s ({runs}), {base / median:.2f} times as fast as the first, "
+            f"{measured['tokens'] / median:6.1f} tokens/s, {measured['same'][way]} answers as the first"
         )
+
+
+def requests_for(
+    engine: Engine, files: Sequence[Path], count: int, tokens: int, temperature: float = 0.0
+) -> list[GenerationRequest]:
+    return [
+        GenerationRequest(
+            prompt.token_ids, prompt.passages, max_tokens=tokens, ignore_eos=True, seed=1,
+            temperature=temperature,
+        )
+        for prompt in read_prompts(files, engine.tokenizer, count, LENGTHS)
+    ]  # fmt: skip
 
 
 def main() -> None:
@@ -83,7 +101,12 @@ def main() -> None:
     arguments = parser.parse_args()
     engine = Engine.from_pretrained(arguments.model, dtype=arguments.dtype, most_active=arguments.active)
     for file in arguments.files:
-        measure(engine, file, arguments)
+        requests = requests_for(engine, [file], arguments.requests, arguments.tokens, arguments.temperature)
+        print(
+            f"{file.name}: {len(requests)} requests, {arguments.active} at once, {arguments.tokens} tokens "
+            f"each, {engine.dtype}"
+        )
+        show(measure(engine, requests, arguments.ways, arguments.rounds))
 
 
 if __name__ == "__main__":

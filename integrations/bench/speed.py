@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -74,6 +75,7 @@ class SpeedReport:
         drafted: Draft tokens verified, all rounds.
         prefill: Seconds groundspeed spent reading prompts, all rounds.
         profile: Seconds of its steps by part: draft, forward, accept, commit, other.
+        lengths: How many of its steps committed so many tokens.
     """
 
     seconds: dict[str, list[float]] = field(default_factory=dict)
@@ -86,6 +88,7 @@ class SpeedReport:
     drafted: int = 0
     prefill: float = 0.0
     profile: dict[str, float] = field(default_factory=dict)
+    lengths: Counter[int] = field(default_factory=Counter)
 
     def ratios(self, method: str) -> list[float]:
         """How many times as fast as ``method`` groundspeed was, round by round."""
@@ -128,6 +131,7 @@ class SpeedReport:
                 part: 1e3 * seconds / max(self.steps, 1) for part, seconds in self.profile.items()
             },
             "beside_forward": self.beside_forward,
+            "steps_by_tokens": {str(tokens): self.lengths[tokens] for tokens in sorted(self.lengths)},
         }
 
 
@@ -218,6 +222,7 @@ def _groundspeed(engine: Engine, prompt: BenchPrompt, limit: int, report: SpeedR
         if isinstance(event, StepEvent) and not first:
             for part in parts:
                 parts[part] += getattr(event, f"{part}_s")
+            report.lengths[len(event.token_ids)] += 1
         first = first and not isinstance(event, StepEvent)
         if isinstance(event, GenerationResult):
             stats = event.stats

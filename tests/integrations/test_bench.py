@@ -128,6 +128,8 @@ def test_every_method_answers_every_prompt_and_is_held_against_generate(model):
         sorted(report.ratios(GENERATE))[0] / 2 + sorted(report.ratios(GENERATE))[1] / 2
     )
     assert report.accepted + report.steps == 2 * 3 * 19
+    assert sum(tokens * steps for tokens, steps in report.lengths.items()) == 2 * 3 * 19
+    assert sum(report.lengths.values()) == report.steps
     assert set(report.profile) == {"draft", "forward", "accept", "commit", "other"}
     assert report.prefill > 0
     assert report.beside_forward == pytest.approx(

@@ -1,7 +1,7 @@
 """Recall of dense, sparse and hybrid retrieval, and the time to index a corpus, by stage.
 
-    python benchmarks/retrieval.py recall [--size 1000 --overlap 120]
-    python benchmarks/retrieval.py index [--documents 703]
+    python benchmarks/search.py recall [--size 1000 --overlap 120]
+    python benchmarks/search.py index [--documents 703]
 
 Reads the project's shared data (the folder ``GROUNDSPEED_SHARED``, or ``../shared`` beside the checkout).
 """
@@ -44,24 +44,37 @@ def recall(retriever: Retriever, questions: list[dict[str, Any]], mode: Mode) ->
     return hits / len(questions), found / len(questions)
 
 
-def measure_recall(chunking: Chunking, embedder: str | None) -> None:
-    questions = list(_rows(SHARED / "prompts" / "claude_docs_questions.jsonl.gz"))
+def recall_by_mode(
+    questions: list[dict[str, Any]], corpus: Path, chunking: Chunking, embedder: str | None
+) -> dict[str, Any]:
+    """Index a corpus and search it in every mode."""
     with tempfile.TemporaryDirectory() as folder:
         store = Path(folder) / "store"
-        corpus = SHARED / "corpora" / "claude_docs.jsonl.gz"
         report = index_corpus([corpus], store, chunking=chunking, embedder=embedder)
         retriever = Retriever.open(store)
-        print(f"claude_docs: {report.added} documents, {report.chunks} chunks, {len(questions)} questions")
-        print(f"{'':8}{'any gold in the first 5':>25}{'share of gold found':>25}")
-        for mode in get_args(Mode):
-            any_gold, share = recall(retriever, questions, mode)
-            print(f"{mode:8}{any_gold:>25.1%}{share:>25.1%}")
+        found = {mode: recall(retriever, questions, mode) for mode in get_args(Mode)}
+    return {
+        "documents": report.added,
+        "chunks": report.chunks,
+        "questions": len(questions),
+        "modes": {mode: {"hit": hit, "share_of_gold": share} for mode, (hit, share) in found.items()},
+    }
+
+
+def measure_recall(chunking: Chunking, embedder: str | None) -> None:
+    questions = list(read_rows(SHARED / "prompts" / "claude_docs_questions.jsonl.gz"))
+    corpus = SHARED / "corpora" / "claude_docs.jsonl.gz"
+    found = recall_by_mode(questions, corpus, chunking, embedder)
+    print("claude_docs: {documents} documents, {chunks} chunks, {questions} questions".format(**found))
+    print(f"{'':8}{'any gold in the first 5':>25}{'share of gold found':>25}")
+    for mode, figures in found["modes"].items():
+        print(f"{mode:8}{figures['hit']:>25.1%}{figures['share_of_gold']:>25.1%}")
 
 
 def measure_index(documents: int) -> None:
     """Index PEPs spread evenly over the corpus, then once more with nothing changed, then search."""
     with tempfile.TemporaryDirectory() as folder:
-        rows = list(_rows(SHARED / "corpora" / "peps.jsonl.gz"))
+        rows = list(read_rows(SHARED / "corpora" / "peps.jsonl.gz"))
         sample = [rows[i * len(rows) // documents] for i in range(documents)]
         corpus, store = Path(folder) / "peps.jsonl", Path(folder) / "store"
         corpus.write_text("".join(json.dumps(row) + "\n" for row in sample))
@@ -86,7 +99,7 @@ def _print_report(label: str, report: IndexReport) -> None:
     print(f"{label}: {report.chunks} chunks, {report.embedded} embedded, seconds: {stages}", flush=True)
 
 
-def _rows(path: Path) -> Iterable[dict[str, Any]]:
+def read_rows(path: Path) -> Iterable[dict[str, Any]]:
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         yield from map(json.loads, lines)
 

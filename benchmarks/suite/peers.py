@@ -1,0 +1,163 @@
+"""Other inference engines: llama.cpp and vLLM, where they are installed."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from suite.figures import comparison, spread
+from suite.part import BENCHMARKS, ROOT, Json, LeftOut, Part, Size
+from suite.speed import RECORDED, prompts_of, setting_of
+
+__all__ = ["PARTS"]
+
+TOKENS = 48
+LOOKUP_TOKENS = 10  # as many as generate's prompt lookup is given
+VLLM_PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
+VLLM_SCRIPT = BENCHMARKS / "vllm.py"
+
+
+def measure_llama_cpp(size: Size) -> Json:
+    """Whole answers by llama.cpp, with and without its prompt lookup, and by groundspeed, in turns.
+
+    llama.cpp reads the model's 4-bit file as it is, and once more written out in bfloat16, which is what the
+    engine computes from.
+    """
+    try:
+        import llama_cpp
+    except ImportError:
+        raise LeftOut(
+            "llama-cpp-python is not installed; `pip install llama-cpp-python` builds it in some minutes"
+        ) from None
+
+    from groundspeed.types import GenerationRequest
+    from groundspeed.verify.engine import Engine
+    from groundspeed.verify.loading import default_model_file
+
+    engine = Engine.from_pretrained()
+    tokens, rounds = size.of(TOKENS, 8), size.of(3)
+    prompts = prompts_of(engine, RECORDED, size.of(5))
+    ways: dict[str, Callable[[Any], int]] = {
+        "groundspeed": lambda prompt: len(
+            engine.generate(
+                GenerationRequest(prompt.token_ids, prompt.passages, max_tokens=tokens, ignore_eos=True)
+            ).token_ids
+        )
+    }
+    seconds: dict[str, list[float]] = {}
+    with _in_bfloat16(llama_cpp, default_model_file()) as wide:
+        for weights, file in (("4 bits", default_model_file()), ("bfloat16", wide)):
+            for lookup in (False, True):
+                name = f"llama.cpp, {weights}" + (", prompt lookup" if lookup else "")
+                ways[name] = _llama(llama_cpp, file, tokens, lookup=lookup)
+        for way in ways.values():
+            way(prompts[0])
+        for _ in range(rounds):
+            for name, way in ways.items():
+                begun = time.perf_counter()
+                for prompt in prompts:
+                    engine.forget_prefixes()
+                    if way(prompt) != tokens:
+                        raise RuntimeError(f"{name} ended an answer early")
+                seconds.setdefault(name, []).append(time.perf_counter() - begun)
+    ours = seconds["groundspeed"]
+    return {
+        **setting_of(engine, prompts, tokens, rounds),
+        "seconds": seconds,
+        "tokens_per_second": {
+            name: spread([len(prompts) * tokens / one for one in taken]) for name, taken in seconds.items()
+        },
+        "comparisons": [
+            comparison(
+                "whole answers, recorded RAG questions",
+                name,
+                [a / b for a, b in zip(taken, ours, strict=True)],
+            )
+            for name, taken in seconds.items()
+            if name != "groundspeed"
+        ],
+    }
+
+
+def _llama(library: Any, file: Path, tokens: int, *, lookup: bool) -> Callable[[Any], int]:
+    """Answers a prompt with so many tokens, none of it remembered from the last."""
+    draft = None
+    if lookup:
+        from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
+
+        draft = LlamaPromptLookupDecoding(num_pred_tokens=LOOKUP_TOKENS)
+    model = library.Llama(str(file), n_ctx=2048, draft_model=draft, verbose=False)
+
+    def answer(prompt: Any) -> int:
+        model.reset()
+        written = 0
+        for _ in model.generate(list(prompt.token_ids), temp=0.0, repeat_penalty=1.0):
+            written += 1
+            if written == tokens:
+                break
+        return written
+
+    return answer
+
+
+@contextmanager
+def _in_bfloat16(library: Any, file: Path) -> Iterator[Path]:
+    """The same weights written out in bfloat16."""
+    with tempfile.TemporaryDirectory() as folder:
+        wide = Path(folder) / "wide.gguf"
+        how = library.llama_model_quantize_default_params()
+        how.ftype, how.allow_requantize = library.LLAMA_FTYPE_MOSTLY_BF16, True
+        failed = library.llama_model_quantize(str(file).encode(), str(wide).encode(), ctypes.byref(how))
+        if failed:
+            raise RuntimeError(f"llama.cpp cannot write {file.name} in bfloat16 (code {failed})")
+        yield wide
+
+
+def measure_vllm(size: Size) -> Json:
+    """VLLM with its own ways of drafting and with ours, in its own environment."""
+    if not VLLM_PYTHON.exists():
+        raise LeftOut("vLLM has an environment of its own, .venv-vllm, which is not there")
+    if not VLLM_SCRIPT.exists():
+        raise LeftOut("there is no benchmarks/vllm.py")
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "vllm.json"
+        # Without the script's own folder on the path: its name is that of the package.
+        subprocess.run([VLLM_PYTHON, "-P", VLLM_SCRIPT, "--json", file], cwd=ROOT, check=True)
+        measured: Json = json.loads(file.read_text(encoding="utf-8"))
+    return {**measured, "comparisons": vllm_comparisons(measured)}
+
+
+def vllm_comparisons(measured: Json) -> list[Json]:
+    """Our method inside vLLM against its own, by the time per token.
+
+    Args:
+        measured: ``methods``, by name ``seconds``, a number a round, and ``tokens``; ours are those whose
+            name has "groundspeed" in it, and the first of them is compared.
+    """
+    methods = measured["methods"]
+    ours = next(name for name in methods if "groundspeed" in name)
+    return [
+        comparison(
+            "whole answers inside vLLM",
+            name,
+            [
+                theirs / own * methods[ours]["tokens"] / figures["tokens"]
+                for theirs, own in zip(figures["seconds"], methods[ours]["seconds"], strict=True)
+            ],
+        )
+        for name, figures in methods.items()
+        if "groundspeed" not in name
+    ]
+
+
+PARTS = (
+    Part("llama-cpp", 3.0, measure_llama_cpp, RECORDED),
+    Part("vllm", 5.0, measure_vllm),
+)
