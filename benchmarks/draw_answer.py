@@ -141,7 +141,6 @@ def drawn(whole: dict[str, Any]) -> str:
                     if source != "target":
                         shapes.append(f'<path class="u {source}" d="M{start:.1f} {y + 5}H{end:.1f}"/>')
                 x += len(text)
-    stats = whole["stats"]
     below = TOP + len(laid) * LINE + 8
     x = LEFT
     tokens = [token["source"] for step in whole["steps"] for token in step["tokens"]]
@@ -150,10 +149,9 @@ def drawn(whole: dict[str, Any]) -> str:
             words = f"{name}: {tokens.count(source)}"
             shapes.append(f'<text class="n {source}" x="{x}" y="{below}">{words}</text>')
             x += round(len(words) * 7.2) + 24
-    summary = (
-        f"{stats['completion_tokens']} tokens in {stats['steps']} passes of the model, each a box: "
-        f"{stats['tokens_per_step']:.1f} tokens a pass instead of one, and not a word changed."
-    )
+    passes = sum(bool(step["tokens"]) for step in whole["steps"])
+    count = len(tokens)
+    summary = f"Each box is one pass of the model: {count} tokens in {passes} passes instead of {count}."
     height = below + 52
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {ACROSS} {height}" width="{ACROSS}" '

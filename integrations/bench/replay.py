@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from groundspeed.drafting.base import Drafter, DrafterFactory, DraftRequest, DraftTree
+from groundspeed.drafting.budget import share_budget
 from groundspeed.drafting.forms import token_forms
 from groundspeed.errors import InputError
 from groundspeed.integrations.bench.tally import Measured, Step, Tally
@@ -43,6 +44,7 @@ __all__ = [
     "accept",
     "deal",
     "decode",
+    "measure_files",
     "replay",
     "replay_files",
 ]
@@ -97,14 +99,31 @@ def accept(tree: DraftTree, following: NDArray[np.int32]) -> NDArray[np.bool_]:
     return accepted
 
 
-def decode(row: Row, drafter: Drafter, budget: int, vocabulary: Vocabulary) -> Iterator[Step]:
-    """Decode the recorded answer with the drafter's help, step by step."""
+def decode(
+    row: Row,
+    drafter: Drafter,
+    budget: int,
+    vocabulary: Vocabulary,
+    cost: NDArray[np.float64] | None = None,
+) -> Iterator[Step]:
+    """Decode the recorded answer with the drafter's help, step by step.
+
+    Args:
+        row: The answer.
+        drafter: A fresh one.
+        budget: Draft nodes per step.
+        vocabulary: Of the row's tokenizer.
+        cost: float64 [m + 1], of a pass by its draft nodes; drafts are cut to the nodes that pay, as the
+            engine cuts them. None cuts nothing.
+    """
     drafter.begin(DraftRequest(row.prompt, row.passages, vocabulary.size, vocabulary.forms))
     at = 0
     while at < len(row.response):
         start = time.perf_counter_ns()
         tree = drafter.propose(budget)
         draft_us = (time.perf_counter_ns() - start) / 1e3
+        if cost is not None:
+            (tree,) = share_budget([tree], cost)
         accepted = accept(tree, row.response[at:])
         committed = row.response[at : at + int(accepted.sum()) + 1]
         drafter.extend(committed)
@@ -118,10 +137,22 @@ def replay_files(
     tokenizer: PreTrainedTokenizerBase,
     drafters: Mapping[str, Build],
     budgets: Sequence[int],
+    **how: Any,
+) -> list[dict[str, Any]]:
+    """What ``measure_files`` finds, as JSON holds it: one summary a data set, drafter and budget."""
+    return [one.as_json() for one in measure_files(files, tokenizer, drafters, budgets, **how)]
+
+
+def measure_files(
+    files: Sequence[Path],
+    tokenizer: PreTrainedTokenizerBase,
+    drafters: Mapping[str, Build],
+    budgets: Sequence[int],
     *,
     history: float = 0.0,
     rows: int | None = None,
     held_out: bool = False,
+    cost: NDArray[np.float64] | None = None,
     on_progress: ProgressCallback | None = None,
     on_bad: Callable[[str], None] | None = None,
 ) -> list[Measured]:
@@ -136,6 +167,7 @@ def replay_files(
             whatever part of the file is replayed.
         rows: Rows to replay of each file, at most; the first in the order of ``read_traces``.
         held_out: Only rows that the shipped priors were not fitted on.
+        cost: See ``decode``.
         on_progress: Told after every row.
         on_bad: Told what is wrong with a row that cannot be used, which is then left out; without it such a
             row is an error.
@@ -168,8 +200,8 @@ def replay_files(
             on_progress, f"Replaying {name}", len(chosen_rows) * len(drafters) * len(budgets)
         )
         for drafter, build in drafters.items():
-            for budget, tally in replay(chosen_rows, build, budgets, vocabulary, earlier, progress).items():
-                measured.append(Measured(name, drafter, budget, tally))
+            tallies = replay(chosen_rows, build, budgets, vocabulary, earlier, progress, cost)
+            measured += [Measured(name, drafter, budget, tally) for budget, tally in tallies.items()]
     return measured
 
 
@@ -180,6 +212,7 @@ def replay(
     vocabulary: Vocabulary,
     earlier: Sequence[Earlier] = (),
     on_row: Callable[[], None] = lambda: None,
+    cost: NDArray[np.float64] | None = None,
 ) -> dict[int, Tally]:
     """Replay rows with a fresh drafter each, at every budget.
 
@@ -194,11 +227,12 @@ def replay(
         vocabulary: Of the rows' tokenizer.
         earlier: What may be history; without any, everything is replayed in one fold.
         on_row: Called after every row and budget.
+        cost: See ``decode``.
 
     Returns:
         The tally by budget.
     """
-    tallies = {budget: Tally() for budget in budgets}
+    tallies = {budget: Tally(cost=cost) for budget in budgets}
     fold_of = deal([*(row.question for row in rows), *(answer.question for answer in earlier)])
     for fold in range(FOLDS) if earlier else [None]:
         chosen = [row for row in rows if fold in (None, fold_of[row.question])]
@@ -210,7 +244,7 @@ def replay(
         for budget, tally in tallies.items():
             with _no_collection():
                 for row in chosen:
-                    tally.add(row, decode(row, factory(), budget, vocabulary))
+                    tally.add(row, decode(row, factory(), budget, vocabulary, cost))
                     on_row()
     return tallies
 

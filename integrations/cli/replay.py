@@ -60,6 +60,15 @@ def replay(
     held_out: Annotated[
         bool, typer.Option("--held-out", help="Only rows that the shipped priors were not fitted on.")
     ] = False,
+    cost: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            help="What `groundspeed bench speed --json` printed: draft what pays there, say how fast.",
+            metavar="FILE",
+        ),
+    ] = None,
     html: Annotated[
         Path | None,
         typer.Option(help="Write what it says of the log as a page to this file.", metavar="FILE"),
@@ -68,7 +77,8 @@ def replay(
 ) -> None:
     """Count the tokens per step that drafters would have won on recorded answers."""
     from groundspeed.integrations.bench.drafters import DRAFTERS, check, installed
-    from groundspeed.integrations.bench.replay import replay_files
+    from groundspeed.integrations.bench.pass_cost import read_pass_cost
+    from groundspeed.integrations.bench.replay import measure_files
     from groundspeed.verify.loading import load_tokenizer
 
     check(drafter or ())
@@ -79,11 +89,12 @@ def replay(
     for name in known if not drafter else ():
         if name not in names:
             print_note(f"{name} is left out: {DRAFTERS[name].package} is not installed (benchmarks/peers.md)")
+    paid = None if cost is None else read_pass_cost(cost)
     quiet_libraries()
     bad: list[str] = []
     with progress_bars() as report:
         loaded = load_tokenizer(tokenizer, report)
-        measured = replay_files(
+        measured = measure_files(
             traces,
             loaded,
             {name: DRAFTERS[name].build for name in names},
@@ -91,6 +102,7 @@ def replay(
             history=history,
             rows=rows,
             held_out=held_out,
+            cost=None if paid is None else paid.relative,
             on_progress=report,
             on_bad=bad.append,
         )
@@ -106,7 +118,7 @@ def replay(
     if html is not None:
         from groundspeed.integrations.bench.report import report_page
 
-        write_page(html, report_page(measured, loaded, history=history, bad=bad))
+        write_page(html, report_page(measured, loaded, history=history, cost=paid, bad=bad))
 
 
 def _print(measured: list[dict[str, Any]]) -> None:
@@ -127,25 +139,20 @@ def _print(measured: list[dict[str, Any]]) -> None:
             title=escape(f"{name}, {rows[0]['rows']} rows"),
             title_justify="left",
         )
-        for heading in (
-            "budget",
-            "tokens per step",
-            "of rows p10-p90",
-            "drafted",
-            "accepted",
-            "us p50",
-            "p95",
-        ):
-            table.add_column(heading, justify="right")
+        for heading in ("budget", "tokens per step", "p10-p90 of rows", "drafted", "accepted", "us p50/p95"):
+            table.add_column(heading, justify="right", min_width=7)
+        if "times_as_fast" in rows[0]:
+            table.add_column("times as fast", justify="right")
         for row in rows:
+            fast = (f"{row['times_as_fast']:.2f}",) if "times_as_fast" in row else ()
             table.add_row(
                 row["drafter"],
                 f"{row['budget']}",
                 f"{row['tokens_per_step']:.3f}",
-                f"{row['row_p10']:.2f}-{row['row_p90']:.2f}",
+                f"{row['row_p10']:.1f}-{row['row_p90']:.1f}",
                 f"{row['drafted_per_step']:.1f}",
                 f"{row['acceptance_rate']:.1%}",
-                f"{row['draft_us_p50']:.0f}",
-                f"{row['draft_us_p95']:.0f}",
+                f"{row['draft_us_p50']:.0f}/{row['draft_us_p95']:.0f}",
+                *fast,
             )
         stdout().print(table)

@@ -102,7 +102,7 @@ def figures(measured: Sequence[Measured]) -> Figures:
     The details are of the blend, or of the first drafter where that was not replayed, at the middle budget.
 
     Args:
-        measured: At least one, of ``replay_files``.
+        measured: At least one, of ``measure_files``.
     """
     budgets = sorted({one.budget for one in measured})
     budget = budgets[len(budgets) // 2]

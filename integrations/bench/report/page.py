@@ -11,6 +11,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 import groundspeed
+from groundspeed.integrations.bench.pass_cost import PassCost
 from groundspeed.integrations.bench.report.advice import advise, verdict
 from groundspeed.integrations.bench.report.charts import Bar, columns, curves, rows, stacked
 from groundspeed.integrations.bench.report.figures import LENGTHS, Figures, Group, figures
@@ -64,14 +65,16 @@ def report_page(
     tokenizer: PreTrainedTokenizerBase,
     *,
     history: float = 0.0,
+    cost: PassCost | None = None,
     bad: Sequence[str] = (),
 ) -> str:
     """What a log's replay says, for those who were not there: figures, charts, advice and examples.
 
     Args:
-        measured: Of ``replay_files``.
+        measured: Of ``measure_files``.
         tokenizer: That it was replayed with.
         history: Fraction of the other answers that could be drafted from.
+        cost: That it was replayed with.
         bad: What was wrong with rows that were left out.
     """
     found = figures(measured)
@@ -87,7 +90,7 @@ def report_page(
     body = [
         _headline(found, where),
         _card("Tokens per step", _methods(found)),
-        _card("What that means in time", _time(found)),
+        _card("What that means in time", _time(found, cost)),
         _card("What gave the drafts", _sources(found, history), "wide"),
         *(_card(title, content) for title, content in halves[: len(halves) // 2 * 2]),
         *(_card(title, content, "wide") for title, content in halves[len(halves) // 2 * 2 :]),
@@ -177,22 +180,34 @@ def _methods(found: Figures) -> str:
     )
 
 
-def _time(found: Figures) -> str:
+def _time(found: Figures, cost: PassCost | None) -> str:
     rate = found.summaries[found.subject]["tokens_per_step"]
+    if cost is not None:
+        fast = [
+            f"{_name(drafter)} {summary['times_as_fast']:.2f} times"
+            for drafter, summary in found.summaries.items()
+            if drafter != "none"
+        ]
+        estimate = (
+            f"At what a step cost with {cost.measured_on}, writing the answers is so many times as fast as "
+            f"without drafts: {', '.join(fast)}. Every draft was cut to what pays at these costs; the time "
+            "that drafting itself takes is left out."
+        )
+    else:
+        estimate = (
+            f"If a step with a draft takes a quarter longer, it is {rate / 1.25:.2f} times; if it takes half "
+            f"as long again, as on a processor with few cores, {rate / 1.5:.2f} times. Groundspeed measures "
+            "what a step takes and drafts no more than pays. What steps cost with your model on your machine "
+            "was not known here: `groundspeed bench speed --json` measures it, and `--cost FILE` takes it "
+            "into account."
+        )
     return (
         _text(
             f"Writing an answer is sped up {rate:.2f} times at most: that much if a step with a draft takes "
             "as long as one without. On a GPU with few requests at once it nearly does."
         )
-        + _text(
-            f"If a step with a draft takes a quarter longer, it is {rate / 1.25:.2f} times; if it takes half "
-            f"as long again, as on a processor with few cores, {rate / 1.5:.2f} times. Groundspeed measures "
-            "what a step takes and drafts no more than pays."
-        )
-        + _text(
-            "Retrieval and the reading of the prompt take as long as before. No model ran for this page; "
-            "`groundspeed bench speed` measures seconds with yours."
-        )
+        + _text(estimate)
+        + _text("Retrieval and the reading of the prompt take as long as before. No model ran for this page.")
     )
 
 
@@ -203,20 +218,7 @@ def _sources(found: Figures, history: float) -> str:
         f'<li><span class="words {kind}">{escape(name)}</span><span class="count">{share:.1%}</span></li>'
         for name, kind, share in parts
     )
-    offered = max((part.count for part in found.ranks), default=0)
-    ranks = rows(
-        [
-            Bar(
-                part.name,
-                part.value,
-                f"{part.value / max(found.tokens, 1):.1%}",
-                Source.PASSAGE.label,
-                note="" if part.count == offered else f"of {part.count:,} answers",
-            )
-            for part in found.ranks
-        ],
-        "Tokens drafted from passages, by rank",
-    )
+    ranks = f"<h3>Passages by their rank</h3>{_ranks(found)}" if found.ranks else ""
     return (
         _text(
             "Of all tokens of the answers, those that came as accepted drafts, by what they were drafted "
@@ -224,7 +226,7 @@ def _sources(found: Figures, history: float) -> str:
         )
         + stacked(parts, "Tokens by source")
         + f'<ul class="legend">{legend}</ul>'
-        + (f"<h3>Passages by their rank</h3>{ranks}" if found.ranks else "")
+        + ranks
         + _text(
             "The model itself writes at least one token a step, so its share is never nothing. A text that "
             "stands in a passage and in the prompt counts for the passage."
@@ -232,6 +234,21 @@ def _sources(found: Figures, history: float) -> str:
             "note",
         )
     )
+
+
+def _ranks(found: Figures) -> str:
+    offered = found.ranks[0].count
+    bars = [
+        Bar(
+            part.name,
+            part.value,
+            f"{part.value / found.tokens:.1%}",
+            Source.PASSAGE.label,
+            note="" if part.count == offered else f"of {part.count:,} answers",
+        )
+        for part in found.ranks
+    ]
+    return rows(bars, "Tokens drafted from passages, by rank")
 
 
 def _lengths(found: Figures) -> str:
