@@ -14,7 +14,7 @@ from groundspeed.drafting.calibration import Calibration
 from groundspeed.drafting.commit import commit, most_frequent, offer_root
 from groundspeed.drafting.features import FEATURES, NONE_FEATURES, ROW
 from groundspeed.drafting.forms import FormIndex
-from groundspeed.drafting.growth import grow
+from groundspeed.drafting.growth import grow, grow_chain
 from groundspeed.drafting.node import (
     FORM_PLACE,
     HEAT,
@@ -44,15 +44,16 @@ _NOTHING_STORED = Snapshot((), np.dtype(np.uint16))
 _NOTHING_SHOWN = RecycledTokens(capacity=8)
 
 
-def warm_up(stored: Snapshot | None = None) -> None:
+def warm_up(stored: Snapshot | None = None, *, chain: bool = False) -> None:
     """Compile the kernels, or load them from numba's cache, so that no request waits for it.
 
     About 18 s on the first run after an installation, 0.7 s later. Safe in a thread beside other work.
 
     Args:
         stored: What will be drafted from; ids of 2 and of 4 bytes are compiled for apart.
+        chain: Whether chains will be drafted, and not trees.
     """
-    drafter = BlendDrafter(stored)
+    drafter = BlendDrafter(stored, chain=chain)
     token = np.zeros(1, np.int32)
     drafter.begin(DraftRequest(prompt_ids=token, passages=(), vocab_size=1, forms=token))
     drafter.recycle(RunnerUps(token, token - 1, token[None]))
@@ -79,6 +80,8 @@ class BlendDrafter:
         calibration: Calibration | None = None,
         recycled: RecycledTokens | None = None,
         learn: Callable[[NDArray[np.int32]], object] | None = None,
+        *,
+        chain: bool = False,
     ) -> None:
         """Make a drafter for one request.
 
@@ -88,7 +91,9 @@ class BlendDrafter:
                 shipped ones, learning from this request alone.
             recycled: What the target showed, shared by requests; by default of this request alone.
             learn: Told the answer, int32 [k], when it ends.
+            chain: Draft one path, at each node its most probable token, for targets that verify no trees.
         """
+        self._grow = grow_chain if chain else grow
         self._stored = stored or _NOTHING_STORED
         self._calibration = calibration or Calibration()
         self._shared_recycled = recycled
@@ -150,7 +155,7 @@ class BlendDrafter:
             return DraftTree.empty()
         budget = min(budget, _MOST_NODES)
         return DraftTree(
-            *grow(
+            *self._grow(
                 self._index.arrays,
                 len(self._index),
                 self._request,
@@ -217,6 +222,7 @@ class Blend:
         learn: Callable[[NDArray[np.int32]], object] | None = None,
         calibration: Calibration | None = None,
         recycled: RecycledTokens | None = None,
+        chain: bool = False,
     ) -> None:
         """Say what requests share.
 
@@ -228,7 +234,9 @@ class Blend:
             calibration: Weights that all requests draft by and teach; by default each starts from the shipped
                 ones and learns for itself, as traffic of one kind makes shared ones worse for another.
             recycled: A table that all requests write to and draft from; by default each has its own.
+            chain: Draft chains, not trees.
         """
+        self._chain = chain
         self._calibration = calibration
         self._datastore = datastore
         self._namespaces = namespaces
@@ -237,9 +245,9 @@ class Blend:
 
     def warm_up(self) -> None:
         """See the function of that name."""
-        warm_up(self._datastore.snapshot([]) if self._datastore else None)
+        warm_up(self._datastore.snapshot([]) if self._datastore else None, chain=self._chain)
 
     def __call__(self) -> BlendDrafter:
         """A drafter for one request, with what the datastore holds now."""
         stored = self._datastore.snapshot(self._namespaces) if self._datastore else None
-        return BlendDrafter(stored, self._calibration, self._recycled, self._learn)
+        return BlendDrafter(stored, self._calibration, self._recycled, self._learn, chain=self._chain)
