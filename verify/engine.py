@@ -126,6 +126,11 @@ class Engine:
         """What the model computes in."""
         return str(self.target.dtype).removeprefix("torch.")
 
+    @property
+    def fault(self) -> str | None:
+        """Why the engine answers no more and must be replaced; None while it is well."""
+        return self.scheduler.fault
+
     @classmethod
     def from_pretrained(
         cls,

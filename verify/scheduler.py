@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 _IDLE_SECONDS = 2.0  # without work, after which the thread ends
 _PIECE, _PIECE_BESIDE = 1024, 128
 """Prompt tokens of a pass, alone and beside answers that are being written, which must not wait for long."""
+_MOST_FAILED = 8
+"""Passes in a row that may fail by their requests' own fault; after more the device is lost, most likely."""
 _READING_PACE = 1 / 4  # how fast what is known of the time of reading follows
 
 
@@ -109,6 +111,7 @@ class Scheduler:
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closed = False
+        self._failed = 0  # passes since the last one that gave anything
         _schedulers.add(self)
 
     def submit(self, ticket: Ticket) -> None:
@@ -133,6 +136,18 @@ class Scheduler:
         if thread is not None and thread is not threading.current_thread():
             thread.join()
         self.prefixes.clear()
+
+    @property
+    def fault(self) -> str | None:
+        """Why requests are not answered any more; None where they are. To look at from any thread."""
+        with self._changed:
+            if self._closed:
+                return "the engine was closed"
+            if self._thread is not None and not self._thread.is_alive():
+                return "the thread that drives the model has died"
+        if self._failed > _MOST_FAILED:
+            return f"each of the last {self._failed} passes failed"
+        return None
 
     @property
     def active(self) -> int:
@@ -181,6 +196,8 @@ class Scheduler:
         drafted = time.perf_counter()
         outcomes = self._verify(list(segments.values()))
         seconds = time.perf_counter() - drafted
+        lost = all(isinstance(outcome, Exception) for outcome in outcomes)
+        self._failed = self._failed + 1 if lost else 0
         shared = len(segments) > 1 and self._target.capability.supports_tree
         if not any(isinstance(outcome, Exception) for outcome in outcomes):
             self._observe(segments, seconds)

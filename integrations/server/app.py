@@ -46,7 +46,7 @@ def create_app(engine: Engine, settings: Settings, *, pipeline: RagPipeline | No
     """
     admission = Admission(engine.scheduler.most_active, settings.waiting)
     metrics = Metrics(engine, waiting=lambda: admission.waiting, in_hand=lambda: admission.in_hand)
-    stores = Stores(settings.store, settings.embedding_model)
+    stores = Stores(settings.store, settings.embedding_model, read_only=settings.read_only)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:

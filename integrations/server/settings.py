@@ -21,6 +21,7 @@ class Settings:
     Attributes:
         model: What requests call the model; None is the engine's own name for it.
         store: Folder of the document store, None for a server without one.
+        read_only: Refuse to change the store, as another process does.
         embedding_model: Of the store; None takes the one that the store names.
         keys: Who may ask; without any key everybody may.
         cors_origins: Pages of other origins that may call, ``*`` for all.
@@ -38,6 +39,7 @@ class Settings:
 
     model: str | None = None
     store: Path | None = None
+    read_only: bool = False
     embedding_model: Embedder | str | None = None
     keys: Keys = field(default_factory=Keys)
     cors_origins: tuple[str, ...] = ()

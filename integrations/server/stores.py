@@ -34,14 +34,22 @@ class Stores:
     another process replaces or deletes is seen at the next call.
     """
 
-    def __init__(self, folder: Path | None, embedding_model: Embedder | str | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path | None,
+        embedding_model: Embedder | str | None = None,
+        *,
+        read_only: bool = False,
+    ) -> None:
         """Name the folder; it need not exist.
 
         Args:
             folder: None for a server without a store.
             embedding_model: For all the stores; None takes the one that a store names, or the default.
+            read_only: Change nothing.
         """
         self._folder = folder
+        self._read_only = read_only
         self._embedding_model = embedding_model
         self._embedders: dict[str | None, Embedder] = {}
         self._open: dict[str, LiveStore] = {}
@@ -92,9 +100,10 @@ class Stores:
         """Put documents into a namespace, which is made if it is missing.
 
         Raises:
-            ApiError: The server has no store.
+            ApiError: The server has no store, or only reads it.
             StoreError: The store is damaged, of another embedding model, or being written.
         """
+        self._check_writing()
         with self._writing:
             live = self._opened(name, self._store(name))
             live.upsert(documents)
@@ -104,9 +113,10 @@ class Stores:
         """Take documents out of a namespace.
 
         Raises:
-            ApiError: There is no such namespace.
+            ApiError: There is no such namespace, or the server only reads.
             StoreError: The store is damaged or being written.
         """
+        self._check_writing()
         with self._writing:
             self.live(name).delete(ids)
 
@@ -114,15 +124,25 @@ class Stores:
         """Remove a namespace with all its documents.
 
         Raises:
-            ApiError: There is no such namespace.
+            ApiError: There is no such namespace, or the server only reads.
             StoreError: The store is being written.
         """
+        self._check_writing()
         with self._writing:
             store = self._store(name)
             if not store.exists():
                 raise self._missing(name)
             store.remove()
             self._forget(name)
+
+    def _check_writing(self) -> None:
+        if self._read_only:
+            raise ApiError(
+                403,
+                "this server only reads its store; change it with `groundspeed index`, or through another "
+                "server, and the next request sees it",
+                "store_read_only",
+            )
 
     def _store(self, name: str) -> DocumentStore:
         if self._folder is None:

@@ -11,7 +11,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
-from transformers import models as families
 
 from groundspeed.drafting.blend import Blend
 from groundspeed.integrations.server.app import create_app
@@ -28,26 +27,14 @@ from groundspeed.types import (
 from groundspeed.verify.engine import Engine
 from groundspeed.verify.target import TransformersTarget
 from helpers.engines import FREE
-from helpers.families import tiny_model
+from helpers.families import tiny_parts
 from helpers.tokenizers import TEMPLATE, byte_tokenizer
 
 
 def tiny_engine(**options: Any) -> Engine:
-    """A random model whose tokens are bytes; it never ends an answer by itself."""
-    tokenizer = byte_tokenizer()
-    tokenizer.chat_template = TEMPLATE
-    config = families.llama.LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        max_position_embeddings=4096,
-        initializer_range=0.6,
-    )
-    target = TransformersTarget(tiny_model(config))
+    """An engine for ``tiny_parts``."""
+    model, tokenizer = tiny_parts()
+    target = TransformersTarget(model)
     return Engine(target, tokenizer, drafter=Blend(), cost=FREE, model_name="tiny", **options)
 
 

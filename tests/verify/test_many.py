@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from dataclasses import replace
 
 import pytest
@@ -276,3 +277,35 @@ def test_events_of_each_request_tell_its_own_story():
             assert "".join(step.text for step in steps) == events[-1].text
             reads = [event for event in events if isinstance(event, PrefillEvent)]
             assert reads[-1].done == reads[-1].total == len(request.prompt)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_an_engine_that_answers_no_more_says_why():
+    target, request = watched("llama"), GenerationRequest(text_of(3), max_tokens=4)
+
+    def fail(error):
+        def before(segments):
+            raise error
+
+        target.before = before
+
+    with engine_of(target) as engine:
+        engine.generate(request)
+        assert engine.fault is None
+        fail(RuntimeError("the device is lost"))
+        for number in range(9):
+            assert engine.fault is None, number
+            with pytest.raises(RuntimeError, match="lost"):
+                engine.generate(request)
+        assert engine.fault == "each of the last 9 passes failed"
+        target.before = lambda segments: None
+        engine.generate(request)
+        assert engine.fault is None
+        fail(SystemExit())
+        lost = engine.stream(request)
+        for thread in threading.enumerate():
+            if thread.name == "groundspeed":
+                thread.join(20)
+        assert engine.fault == "the thread that drives the model has died"
+        lost.cancel()
+    assert engine.fault == "the engine was closed"

@@ -14,6 +14,7 @@ from helpers.serving import serving, tiny_engine
 from numpy.typing import NDArray
 
 from groundspeed.datastores.documents import DocumentStore
+from groundspeed.integrations.server.errors import ApiError
 from groundspeed.integrations.server.keys import Caller, Keys
 from groundspeed.integrations.server.settings import Settings
 from groundspeed.integrations.server.stores import Stores
@@ -210,3 +211,19 @@ def test_a_search_finds_what_was_just_added(tmp_path: Path) -> None:
     assert stores.retriever("a") is stores.retriever("a")
     stores.delete("a", ["cats"])
     assert stores.retriever("a").search("cats", k=1)[0].document_id == "dogs"
+
+
+def test_a_store_that_is_only_read_is_changed_by_others_alone(tmp_path: Path) -> None:
+    writer, reader = Stores(tmp_path / "s", Letters()), Stores(tmp_path / "s", Letters(), read_only=True)
+    writer.upsert("a", [Document("cats", "purring cats")])
+    for change in (
+        lambda: reader.upsert("a", [Document("dogs", "barking dogs")]),
+        lambda: reader.delete("a", ["cats"]),
+        lambda: reader.remove("a"),
+    ):
+        with pytest.raises(ApiError) as refused:
+            change()
+        assert (refused.value.status_code, refused.value.facts.code) == (403, "store_read_only")
+    assert [one.document.id for one in reader.live("a").contents().documents] == ["cats"]
+    writer.upsert("a", [Document("dogs", "barking dogs")])
+    assert reader.retriever("a").search("dogs", k=1)[0].document_id == "dogs"
