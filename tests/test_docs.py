@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from helpers.families import tiny_model
 from helpers.serving import serving
 from helpers.snippets import PAGES, ROOT, SERVED, Snippet, look_at, prose, run, snippets
@@ -37,7 +38,9 @@ REASONS = {
     "installs packages",
     "makes the environment first",
     "needs a GPU",
+    "needs Ray",
     "needs the package llm",
+    "needs vLLM",
     "takes minutes",
 }
 """Why a block may stay without being run."""
@@ -197,6 +200,8 @@ def test_what_is_not_run_says_why_and_names_what_is_there(page: Path) -> None:
             look_at(snippet)
         elif snippet.language == "json":
             json.loads(snippet.text)
+        elif snippet.language == "yaml":
+            yaml.safe_load(snippet.text)
         else:
             assert snippet.language in ("python", "bash", "text"), f"{name_of(page)}:{snippet.line}"
 
