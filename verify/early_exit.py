@@ -128,6 +128,11 @@ class FirstLayers:
                 f"its first layers cannot draft for this model, as {target.capability.reason}; choose "
                 "another drafter for it"
             )
+        if target.paged is not None:
+            raise ModelError(
+                "its first layers cannot draft for this model, as its KV caches are paged, which leaves no "
+                "room for passes in between; choose another drafter on this device"
+            )
         session = target.open(1)
         assert isinstance(session, TreeSession)
         try:

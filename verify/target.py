@@ -25,7 +25,7 @@ from groundspeed.verify.pages import PagedCache
 from groundspeed.verify.probe import examine, try_tree
 from groundspeed.verify.sessions import ChainSession, RecomputeSession, TreeSession
 from groundspeed.verify.shallow import shallow_twin
-from groundspeed.verify.view import SessionView, head_inputs
+from groundspeed.verify.target_view import SessionView, head_inputs
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

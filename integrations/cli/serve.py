@@ -24,6 +24,7 @@ def serve(
     ] = None,
     embedding_model: options.EmbeddingModel = None,
     datastore: options.Datastore = None,
+    drafter: options.Drafter = "blend",
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
@@ -87,6 +88,7 @@ def serve(
     )
     if not len(keys) and host not in _LOCAL:
         print_note(f"anyone who reaches {host}:{port} may ask; give --api-keys FILE, or set {ENVIRONMENT}")
-    app = create_app(load_engine(model, device, dtype, datastore, most_active=max_active), settings)
+    engine = load_engine(model, device, dtype, datastore, drafter=drafter, most_active=max_active)
+    app = create_app(engine, settings)
     write_log(log_prompts=log_prompts)
     make_server(app, host, port, drain).run()
