@@ -24,7 +24,6 @@ from groundspeed.integrations.bench.replay import Vocabulary, average, replay
 from groundspeed.integrations.bench.traces import data_set_name, in_fit_half, read_traces, tokenise
 from groundspeed.verify.draft_lm import TargetAsDraftLM
 from groundspeed.verify.loading import load_model
-from groundspeed.verify.packing import pack_linears
 from groundspeed.verify.target import TransformersTarget
 
 
@@ -42,8 +41,7 @@ def main() -> None:
     arguments = parser.parse_args()
 
     loaded = load_model(arguments.model, dtype=arguments.dtype)
-    pack_linears(loaded.model)
-    lm = TargetAsDraftLM(TransformersTarget(loaded.model))
+    lm = TargetAsDraftLM(TransformersTarget.packed(loaded.model))
     vocabulary = Vocabulary.of(loaded.tokenizer)
     how = {"depth": arguments.depth, "adapts": False}
     drafters: dict[str, Callable[[], DrafterFactory]] = {

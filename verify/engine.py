@@ -166,7 +166,6 @@ class Engine:
             ModelError: The model cannot be loaded.
         """
         from groundspeed.verify.loading import load_model
-        from groundspeed.verify.packing import pack_linears
 
         drafter = None if drafter == "blend" else drafter
         for given, what in ((datastore, "datastore"), (draft_model, "draft model")):
@@ -200,9 +199,7 @@ class Engine:
             loaded = load_model(name, device, dtype, on_progress)
         warn_of_processors(loaded.model)
         report(0)
-        target = TransformersTarget(loaded.model)
-        if target.capability.supports_tree and pack_linears(loaded.model):
-            target = TransformersTarget(loaded.model)  # tried again as it is now
+        target = TransformersTarget.packed(loaded.model)
         report(1)
         engine = cls(
             target,

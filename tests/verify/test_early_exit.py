@@ -9,6 +9,7 @@ import pytest
 import torch
 from helpers.engines import engine_for
 from helpers.families import OTHER_FAMILIES, TREE_FAMILIES, VOCABULARY, tiny_model
+from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM
 
 from groundspeed.drafting.base import DraftRequest
@@ -102,6 +103,35 @@ def test_the_speed_of_an_exit_is_that_of_its_best_length():
 def test_as_many_layers_are_chosen_as_promise_most(target):
     lm = FirstLayers.chosen(target, TEXT)
     assert lm.layers == max(lm.exits, key=lambda one: one.speed).layers
+
+
+def test_layers_that_were_trained_to_exit_early_are_chosen_and_accepted():
+    # As LayerSkip trains (Elhoushi et al. 2024, section 4.1): a loss behind all layers, one behind the first.
+    torch.manual_seed(5)
+    model = tiny_model(TREE_FAMILIES["llama"](), seed=5)
+    untrained = measure_exits(TransformersTarget(model), TEXT)[0]
+    exits = (model, shallow_twin(model, 1))
+    follows = torch.randperm(VOCABULARY)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
+    for _ in range(80):
+        text = [torch.randint(VOCABULARY, (32,))]
+        while len(text) < 12:
+            text.append(follows[text[-1]])
+        ids = torch.stack(text, 1)
+        losses = [cross_entropy(out(ids).logits[:, :-1].mT, ids[:, 1:]) for out in exits]
+        optimizer.zero_grad()
+        sum(losses).backward()
+        optimizer.step()
+    target = TransformersTarget(model.requires_grad_(False))
+    lm = FirstLayers.chosen(target, TEXT)
+    assert untrained.agreement < 0.3
+    assert lm.exits[0].agreement > 0.8
+    assert lm.layers == 1
+    request = GenerationRequest(tuple(TEXT), max_tokens=40)
+    engine = engine_for(target, DraftModel(lm, depth=4, width=1, adapts=False))
+    result = engine.generate(request)
+    assert result.token_ids == engine_for(target).generate(request).token_ids
+    assert result.stats.tokens_per_step > 3
 
 
 @pytest.mark.parametrize("layers", [0, 3, 4])
