@@ -10,8 +10,8 @@ included; what was read is forgotten before each answer. Each drafter answers on
 which also teaches it: an engine that has been running is what is measured. The answers are compared with
 plain decoding.
 
-The cascade is of the first and the last draft model. The bridged one is the last, as if its tokens were others
-than the target's: what the way by text costs, where nothing else differs.
+The cascade is of the first and the last draft model. The bridged one is the last, as if its tokens were
+others than the target's: what the way by text costs, where nothing else differs.
 """
 
 from __future__ import annotations
