@@ -98,7 +98,7 @@ def drafter_by_name(name: str) -> ForTarget:
 
     Raises:
         InputError: There is none of that name. What is returned raises it for heads of another model.
-        ModelError: The heads cannot be read. What is returned raises it for a model that cannot be cut short.
+        ModelError: The heads cannot be read. What is returned raises it for a model that shows no layers.
     """
     if name == "lookahead":
         return lambda target, tokenizer: LookaheadDrafter
@@ -119,10 +119,12 @@ def _first_layers(target: TransformersTarget, tokenizer: Any) -> DrafterFactory:
 
 def _heads(folder: Path) -> ForTarget:
     from groundspeed.verify.medusa_heads import MedusaHeads
+    from groundspeed.verify.target_view import check_shown
 
     heads = MedusaHeads.load(folder)
 
     def check(target: TransformersTarget, tokenizer: Any) -> DrafterFactory:
+        check_shown(target, "Medusa heads")
         if heads.width != target.config.hidden_size:
             raise InputError(
                 f"the Medusa heads in {folder} take hidden states of width {heads.width} and the target's "

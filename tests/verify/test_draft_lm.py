@@ -20,6 +20,7 @@ from groundspeed.types import GenerationRequest
 from groundspeed.verify.base import Segment
 from groundspeed.verify.draft_lm import TargetAsDraftLM, check_same_tokens
 from groundspeed.verify.engine import Engine
+from groundspeed.verify.make_drafter import drafter_by_name
 from groundspeed.verify.medusa_heads import MedusaHeads
 from groundspeed.verify.target import TransformersTarget
 
@@ -194,6 +195,9 @@ def test_drafters_that_are_not_there_are_refused_by_name(folders, tmp_path):
     MedusaHeads(16, 2).save(tmp_path)
     with pytest.raises(InputError, match="width 16 and the target's have 32"):
         Engine.from_pretrained(folders["target"], drafter=str(tmp_path))
+    chains = TransformersTarget(tiny_model(OTHER_FAMILIES["bloom"][1]()))
+    with pytest.raises(ModelError, match="Medusa heads cannot draft for this model"):
+        drafter_by_name(str(tmp_path))(chains, None)
 
 
 def test_special_tokens_may_differ_and_text_may_not():
