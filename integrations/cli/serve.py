@@ -24,6 +24,7 @@ def serve(
     ] = None,
     embedding_model: options.EmbeddingModel = None,
     datastore: options.Datastore = None,
+    drafter: options.Drafter = "blend",
     draft_model: options.DraftModel = None,
     bridge_tokenizers: options.BridgeTokenizers = False,
     device: options.Device = "auto",
@@ -92,7 +93,9 @@ def serve(
         print_note(f"anyone who reaches {host}:{port} may ask; give --api-keys FILE, or set {ENVIRONMENT}")
     if settings.datastore is not None:
         _make_datastore(settings.datastore, model)
-    engine = load_engine(model, device, dtype, datastore, draft_model, bridge_tokenizers, max_active)
+    engine = load_engine(
+        model, device, dtype, datastore, draft_model, bridge_tokenizers, drafter, most_active=max_active
+    )
     app = create_app(engine, settings)
     write_log(log_prompts=log_prompts)
     make_server(app, host, port, drain).run()
