@@ -167,6 +167,8 @@ def server(model: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
                     if httpx.get(f"{address}/health").is_success:
                         break
                 time.sleep(1)
+            else:
+                pytest.fail(f"no server after four minutes: {Path(log.name).read_text()[-5000:]}")
             yield address
         finally:
             os.killpg(process.pid, signal.SIGTERM)
