@@ -127,20 +127,20 @@ class Proposer:
         self, sampled: list[list[int]], ends: NDArray[np.int32], tokens: NDArray[np.int32]
     ) -> dict[int, DraftTree]:
         """By row that is being written the draft, as much of it as pays."""
-        rows = [row for row, added in enumerate(sampled) if added]
         texts: dict[int, Text] = {}
-        for row in rows:
-            written = tokens[row, : ends[row]]
-            text = texts[row] = self._texts.find(row, len(written) - len(sampled[row]), written)
-            self._extend(text, written)
-            self._texts.keep(text, written)
+        for row, added in enumerate(sampled):
+            if added:
+                written = tokens[row, : ends[row]]
+                text = texts[row] = self._texts.find(row, len(written) - len(added), written)
+                self._extend(text, written)
+                self._texts.keep(text, written)
         self._texts.tidy()
-        if not rows:
+        if not texts:
             return {}
         names = [id(text) for text in texts.values()]
-        self._cost.ended(names, alone=len(rows) == len(sampled))
+        self._cost.ended(names, alone=len(texts) == len(sampled))
         chains = {row: self._draft(row, text, int(ends[row])) for row, text in texts.items()}
-        context = int(ends[rows].mean())
+        context = sum(text.seen for text in texts.values()) // len(texts)
         shared = self._cost.share([*chains.values()], context)
         self._cost.begins(names, sum(map(len, shared)), context)
         return dict(zip(chains, shared, strict=True))

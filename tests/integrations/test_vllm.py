@@ -167,6 +167,8 @@ def server(model: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
                     if httpx.get(f"{address}/health").is_success:
                         break
                 time.sleep(1)
+            else:
+                pytest.fail(f"no server after four minutes: {Path(log.name).read_text()[-5000:]}")
             yield address
         finally:
             os.killpg(process.pid, signal.SIGTERM)
@@ -182,7 +184,7 @@ def accepted_by(server: str) -> float:
     )
 
 
-def test_documents_come_over_http(server: str, model: str, prompts: list[str], plain: dict[str, Any]) -> None:
+def test_documents_come_over_http(model: str, prompts: list[str], plain: dict[str, Any], server: str) -> None:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(model)
