@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import logging
 import subprocess
 import tempfile
 import time
@@ -41,6 +42,7 @@ def measure_llama_cpp(size: Size) -> Json:
     from groundspeed.verify.engine import Engine
     from groundspeed.verify.loading import default_model_file
 
+    logging.getLogger("llama-cpp-python").setLevel(logging.ERROR)
     engine = Engine.from_pretrained()
     tokens, rounds = size.of(TOKENS, 8), size.of(3)
     prompts = prompts_of(engine, RECORDED, size.of(5))
