@@ -1,4 +1,4 @@
-"""The kernel of the blend: growing a draft tree best-first."""
+"""The kernels of the blend: growing a draft tree best-first, or one path."""
 # mypy: allow-untyped-defs
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from groundspeed.drafting.suffix import FIRST
 from groundspeed.jit import kernel
 from groundspeed.types import Source
 
-__all__ = ["CERTAIN", "grow", "read_context"]
+__all__ = ["CERTAIN", "grow", "grow_chain", "read_context"]
 
 _FLOOR = 0.002  # paths less probable than this are not worth a node at any budget
 _SURE = 0.97  # a child is seldom more probable than this: below the floor by it, a node is not asked
@@ -150,6 +150,58 @@ def grow(index, end, request, starts, store, recycled, root, weights, budget):
         else:
             positions[n] = states[state, FIRST] if state >= 0 else -1
         advance(index, node, token, state, best[CANDIDATE_MATCH])
+        n += 1
+    return depth_first(n, token_ids, parents, probs, positions, origins, request[0], starts)
+
+
+@kernel
+def grow_chain(index, end, request, starts, store, recycled, root, weights, budget):
+    """Grow one path, at each node by its most probable token; returns the arrays of a ``DraftTree``."""
+    tokens, states, _, _ = index
+    parents = np.arange(-1, budget - 1)
+    probs = np.empty(budget, np.float64)
+    token_ids = np.empty(budget, np.int64)
+    positions = np.empty(budget, np.int64)
+    origins = np.empty(budget, np.int64)
+    candidates = np.empty((CANDIDATES, CANDIDATE_COLUMNS), np.int64)
+    features = np.empty((CANDIDATES, FEATURES), np.int32)
+    none_features = np.empty(NONE_FEATURES, np.int32)
+    scores = np.empty(CANDIDATES, np.float64)
+    context = np.empty(LONGEST, np.int64)
+    followers = np.empty((FOLLOWERS, FOLLOWER_COLUMNS), np.int64)
+    summary = np.empty((LEVELS, 3), np.int64)
+    node = root.copy()
+
+    n = 0
+    mass = 1.0
+    while n < budget:
+        followed = 0
+        summary[:] = 0
+        if n < _ASKING and node[MATCH] < CERTAIN:
+            size = read_context(tokens, end, token_ids, parents, n - 1, context)
+            followed = ask(store, context, size, followers, summary)
+        offered = offer(
+            index, request, recycled, node, followers[:followed], summary,
+            candidates, features, none_features,
+        )  # fmt: skip
+        if offered == 0:
+            break
+        score(weights, features, none_features, offered, scores)
+        best = np.argmax(scores[:offered])
+        mass *= scores[best]
+        if mass <= _FLOOR:
+            break
+        token = candidates[best, CANDIDATE]
+        state = candidates[best, CANDIDATE_STATE]
+        token_ids[n] = token
+        probs[n] = mass
+        origins[n] = candidates[best, CANDIDATE_ORIGIN]
+        place = node[PLACE]
+        if place >= 0 and tokens[place] == token:
+            positions[n] = place
+        else:
+            positions[n] = states[state, FIRST] if state >= 0 else -1
+        advance(index, node, token, state, candidates[best, CANDIDATE_MATCH])
         n += 1
     return depth_first(n, token_ids, parents, probs, positions, origins, request[0], starts)
 

@@ -19,7 +19,8 @@ from groundspeed import errors
 from groundspeed.datastores.building import BuildReport, SortedPart, publish_parts, sort_documents
 from groundspeed.datastores.fingerprint import TokenizerFingerprint
 from groundspeed.datastores.writer import TokenDatastoreWriter
-from groundspeed.errors import GroundspeedError, InputError, MissingDependencyError, StoreError
+from groundspeed.errors import GroundspeedError
+from groundspeed.integrations.ray_cluster import CHUNK_BYTES, cluster
 from groundspeed.integrations.tokenizing import tokenize
 from groundspeed.retrieval.loaders import LoadLog, SourceFile, list_files, load_files, no_documents
 from groundspeed.types import ProgressCallback
@@ -35,7 +36,6 @@ Row: TypeAlias = dict[str, Any]
 
 _SHARES = 4  # of a core: many, so that none waits long for the last one
 _RETRIES = 3  # of a share whose worker was lost; by default Ray never gives up. Ray 2.64 takes no such number
-_CHUNK = 1 << 26  # bytes of a segment that travel at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def build_on_ray(
         StoreError: A disk refused, or the workers failed; nothing was added.
     """
     log = log if log is not None else LoadLog()
-    with _cluster() as ray, _marked(writer.path) as prefix:
+    with cluster("building") as ray, _marked(writer.path) as prefix:
         job = _Job(
             writer.path.resolve(),
             prefix,
@@ -122,39 +122,6 @@ def build_on_ray(
     if not report.documents:
         raise no_documents(paths, log)
     return report
-
-
-@contextmanager
-def _cluster() -> Iterator[Any]:
-    """Ray, in a cluster; one that is joined here is left at the end."""
-    try:
-        import ray
-        import ray.data
-    except ImportError as error:
-        raise MissingDependencyError(
-            "building on a cluster needs Ray, which is not installed: run `pip install 'groundspeed[ray]'` "
-            "here and on the workers, or leave out --ray"
-        ) from error
-    joined = ray.is_initialized()
-    if not joined:
-        logging.getLogger("ray.data").setLevel(logging.ERROR)
-        try:
-            ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
-        except ConnectionError as error:
-            raise InputError(
-                "there is no Ray cluster to build on: set RAY_ADDRESS, start one with `ray start --head`, or "
-                "leave out --ray"
-            ) from error
-    try:
-        yield ray
-    except ray.exceptions.RayError as error:
-        what = str(error).strip().partition("\n")[0]
-        raise StoreError(
-            f"the workers could not finish and nothing was added ({what}); the logs of Ray say more"
-        ) from error
-    finally:
-        if not joined:
-            ray.shutdown()
 
 
 @contextmanager
@@ -227,7 +194,7 @@ def _work(row: Row, job: _Job) -> Iterator[Row]:
 
 def _contents(path: Path, name: str) -> Iterator[Row]:
     with path.open("rb") as handle:
-        while data := handle.read(_CHUNK):
+        while data := handle.read(CHUNK_BYTES):
             yield _row("content", name, data, handle.tell() - len(data))
 
 

@@ -11,7 +11,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -19,8 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from groundspeed.drafting.base import Drafter, DrafterFactory, DraftRequest, DraftTree
+from groundspeed.drafting.budget import share_budget
 from groundspeed.drafting.forms import token_forms
 from groundspeed.errors import InputError
+from groundspeed.integrations.bench.tally import Measured, Step, Tally
 from groundspeed.integrations.bench.traces import (
     Row,
     data_set_name,
@@ -38,13 +40,11 @@ __all__ = [
     "FOLDS",
     "Build",
     "Earlier",
-    "Step",
-    "Tally",
     "Vocabulary",
     "accept",
-    "average",
     "deal",
     "decode",
+    "measure_files",
     "replay",
     "replay_files",
 ]
@@ -76,23 +76,6 @@ class Vocabulary:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Step:
-    """One step of forced decoding.
-
-    Attributes:
-        tree: What was drafted, n nodes.
-        accepted: bool [n], the nodes on the path that agrees with the recorded answer.
-        committed: Tokens the step brought, the bonus token included.
-        draft_us: Microseconds the draft took.
-    """
-
-    tree: DraftTree
-    accepted: NDArray[np.bool_]
-    committed: int
-    draft_us: float
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Earlier:
     """An answer given earlier, which may be drafted from.
 
@@ -103,46 +86,6 @@ class Earlier:
 
     question: str
     response: NDArray[np.int32]
-
-
-@dataclass(slots=True)
-class Tally:
-    """What a replay adds up: over a data set, for one drafter at one budget."""
-
-    rows: int = 0
-    tokens: int = 0
-    steps: int = 0
-    drafted: int = 0
-    accepted: int = 0
-    draft_us: list[float] = field(default_factory=list)
-
-    def add(self, steps: Iterator[Step]) -> None:
-        """Count one replayed row."""
-        self.rows += 1
-        for step in steps:
-            self.tokens += step.committed
-            self.steps += 1
-            self.drafted += len(step.tree)
-            self.accepted += int(step.accepted.sum())
-            self.draft_us.append(step.draft_us)
-
-    def summary(self) -> dict[str, Any]:
-        """The figures: all tokens over all steps, accepted nodes over drafted ones, times in microseconds."""
-        p50, p95 = np.percentile(self.draft_us, (50, 95)).tolist() if self.draft_us else (0.0, 0.0)
-        return {
-            "tokens_per_step": self.tokens / self.steps if self.steps else 0.0,
-            "drafted_per_step": self.drafted / self.steps if self.steps else 0.0,
-            "acceptance_rate": self.accepted / self.drafted if self.drafted else 0.0,
-            "draft_us_p50": p50,
-            "draft_us_p95": p95,
-            "rows": self.rows,
-        }
-
-
-def average(summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The mean of summaries over data sets, each weighing the same; rows are added up."""
-    mean = {key: float(np.mean([summary[key] for summary in summaries])) for key in Tally().summary()}
-    return {**mean, "rows": sum(summary["rows"] for summary in summaries)}
 
 
 def accept(tree: DraftTree, following: NDArray[np.int32]) -> NDArray[np.bool_]:
@@ -156,14 +99,31 @@ def accept(tree: DraftTree, following: NDArray[np.int32]) -> NDArray[np.bool_]:
     return accepted
 
 
-def decode(row: Row, drafter: Drafter, budget: int, vocabulary: Vocabulary) -> Iterator[Step]:
-    """Decode the recorded answer with the drafter's help, step by step."""
+def decode(
+    row: Row,
+    drafter: Drafter,
+    budget: int,
+    vocabulary: Vocabulary,
+    cost: NDArray[np.float64] | None = None,
+) -> Iterator[Step]:
+    """Decode the recorded answer with the drafter's help, step by step.
+
+    Args:
+        row: The answer.
+        drafter: A fresh one.
+        budget: Draft nodes per step.
+        vocabulary: Of the row's tokenizer.
+        cost: float64 [m + 1], of a pass by its draft nodes; drafts are cut to the nodes that pay, as the
+            engine cuts them. None cuts nothing.
+    """
     drafter.begin(DraftRequest(row.prompt, row.passages, vocabulary.size, vocabulary.forms))
     at = 0
     while at < len(row.response):
         start = time.perf_counter_ns()
         tree = drafter.propose(budget)
         draft_us = (time.perf_counter_ns() - start) / 1e3
+        if cost is not None:
+            (tree,) = share_budget([tree], cost)
         accepted = accept(tree, row.response[at:])
         committed = row.response[at : at + int(accepted.sum()) + 1]
         drafter.extend(committed)
@@ -177,12 +137,25 @@ def replay_files(
     tokenizer: PreTrainedTokenizerBase,
     drafters: Mapping[str, Build],
     budgets: Sequence[int],
+    **how: Any,
+) -> list[dict[str, Any]]:
+    """What ``measure_files`` finds, as JSON holds it: one summary a data set, drafter and budget."""
+    return [one.as_json() for one in measure_files(files, tokenizer, drafters, budgets, **how)]
+
+
+def measure_files(
+    files: Sequence[Path],
+    tokenizer: PreTrainedTokenizerBase,
+    drafters: Mapping[str, Build],
+    budgets: Sequence[int],
     *,
     history: float = 0.0,
     rows: int | None = None,
     held_out: bool = False,
+    cost: NDArray[np.float64] | None = None,
     on_progress: ProgressCallback | None = None,
-) -> list[dict[str, Any]]:
+    on_bad: Callable[[str], None] | None = None,
+) -> list[Measured]:
     """Replay files of recorded answers through drafters.
 
     Args:
@@ -194,10 +167,13 @@ def replay_files(
             whatever part of the file is replayed.
         rows: Rows to replay of each file, at most; the first in the order of ``read_traces``.
         held_out: Only rows that the shipped priors were not fitted on.
+        cost: See ``decode``.
         on_progress: Told after every row.
+        on_bad: Told what is wrong with a row that cannot be used, which is then left out; without it such a
+            row is an error.
 
     Returns:
-        One summary a data set, drafter and budget, with ``dataset``, ``drafter`` and ``budget``.
+        One a data set, drafter and budget; the rows are in the same order in all of a data set.
 
     Raises:
         InputError: A file cannot be read or has no row to replay.
@@ -206,14 +182,16 @@ def replay_files(
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise InputError(f"two files are named {twice}, as data sets are by their files; rename one of them")
-    measured = []
-    vocabulary = Vocabulary.of(tokenizer)
+    read = []
     for file in files:
-        traces = read_traces(file)
+        traces = read_traces(file, on_bad)
         chosen = [trace for trace in traces if not (held_out and in_fit_half(trace.question))][:rows]
         if not chosen:
             raise InputError(f"{file} has no rows that are held out; replay it without --held-out")
-        name = data_set_name(file)
+        read.append((data_set_name(file), traces, chosen))
+    measured = []
+    vocabulary = Vocabulary.of(tokenizer)
+    for name, traces, chosen in read:
         chosen_rows = tokenise(chosen, tokenizer, on_progress)
         given = traces[: round(history * len(traces))]
         answers = encode([trace.response for trace in given], tokenizer, on_progress)
@@ -222,8 +200,8 @@ def replay_files(
             on_progress, f"Replaying {name}", len(chosen_rows) * len(drafters) * len(budgets)
         )
         for drafter, build in drafters.items():
-            for budget, tally in replay(chosen_rows, build, budgets, vocabulary, earlier, progress).items():
-                measured.append({"dataset": name, "drafter": drafter, "budget": budget, **tally.summary()})
+            tallies = replay(chosen_rows, build, budgets, vocabulary, earlier, progress, cost)
+            measured += [Measured(name, drafter, budget, tally) for budget, tally in tallies.items()]
     return measured
 
 
@@ -234,6 +212,7 @@ def replay(
     vocabulary: Vocabulary,
     earlier: Sequence[Earlier] = (),
     on_row: Callable[[], None] = lambda: None,
+    cost: NDArray[np.float64] | None = None,
 ) -> dict[int, Tally]:
     """Replay rows with a fresh drafter each, at every budget.
 
@@ -248,11 +227,12 @@ def replay(
         vocabulary: Of the rows' tokenizer.
         earlier: What may be history; without any, everything is replayed in one fold.
         on_row: Called after every row and budget.
+        cost: See ``decode``.
 
     Returns:
         The tally by budget.
     """
-    tallies = {budget: Tally() for budget in budgets}
+    tallies = {budget: Tally(cost=cost) for budget in budgets}
     fold_of = deal([*(row.question for row in rows), *(answer.question for answer in earlier)])
     for fold in range(FOLDS) if earlier else [None]:
         chosen = [row for row in rows if fold in (None, fold_of[row.question])]
@@ -264,7 +244,7 @@ def replay(
         for budget, tally in tallies.items():
             with _no_collection():
                 for row in chosen:
-                    tally.add(decode(row, factory(), budget, vocabulary))
+                    tally.add(row, decode(row, factory(), budget, vocabulary, cost))
                     on_row()
     return tallies
 

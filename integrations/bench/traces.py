@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from groundspeed.errors import InputError
 from groundspeed.integrations.bench.json_lines import json_lines
+from groundspeed.integrations.bench.log_rows import Trace, read_row
 from groundspeed.types import ProgressCallback
 
 if TYPE_CHECKING:
@@ -22,25 +22,6 @@ if TYPE_CHECKING:
 __all__ = ["Row", "Trace", "data_set_name", "encode", "in_fit_half", "read_traces", "tokenise"]
 
 _BATCH = 256  # texts a call of the tokenizer, so that progress moves and memory stays small
-
-
-@dataclass(frozen=True, slots=True)
-class Trace:
-    """One recorded answer as text.
-
-    Attributes:
-        id: Unique in its file.
-        question: The last turn; answers to the same question are never history of one another.
-        prompt: Passages, earlier turns and question, joined by blank lines.
-        passages: What had been retrieved, best first.
-        response: The recorded answer.
-    """
-
-    id: str
-    question: str
-    prompt: str
-    passages: tuple[str, ...]
-    response: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,12 +33,14 @@ class Row:
         prompt: int32 [p].
         passages: int32 [m_i] each.
         response: int32 [r].
+        trace: As text; None for a row that was never one.
     """
 
     question: str
     prompt: NDArray[np.int32]
     passages: tuple[NDArray[np.int32], ...]
     response: NDArray[np.int32]
+    trace: Trace | None = None
 
 
 def data_set_name(path: Path) -> str:
@@ -70,19 +53,30 @@ def in_fit_half(question: str) -> bool:
     return hashlib.sha256(question.encode()).digest()[0] % 2 == 0
 
 
-def read_traces(path: Path) -> list[Trace]:
+def read_traces(path: Path, on_bad: Callable[[str], None] | None = None) -> list[Trace]:
     """Read the recorded answers of a file, in an order that depends on their ids only.
 
-    A row is a JSON object with ``id``, ``question``, ``passages`` (texts) and ``response``; ``history``, a
-    list of objects with a ``text``, may be there too. Rows with an empty response are left out.
+    Rows are as ``read_row`` takes them; those with an empty response are left out.
 
     Args:
         path: JSON lines, ``.gz`` or not.
+        on_bad: Told what is wrong with a row, with file and line, which is then left out; without it such a
+            row is an error.
 
     Raises:
-        InputError: The file cannot be read, or a row has another form; the message names file and line.
+        InputError: The file cannot be read, holds no answer, or a row has another form.
     """
-    found = [trace for trace in (_trace(row, where) for where, row in json_lines(path)) if trace.response]
+    found: list[Trace] = []
+    for where, row in json_lines(path, on_bad):
+        try:
+            trace = read_row(row, where)
+        except InputError as error:
+            if on_bad is None:
+                raise
+            on_bad(str(error))
+        else:
+            if trace.response:
+                found.append(trace)
     if not found:
         raise InputError(f"{path} holds no recorded answer; give rows with a `response` that is not empty")
     return sorted(found, key=lambda trace: hashlib.sha256(trace.id.encode()).digest())
@@ -113,34 +107,4 @@ def tokenise(
 
 def _row(trace: Trace, ids: Iterator[NDArray[np.int32]]) -> Row:
     prompt, response = next(ids), next(ids)
-    return Row(trace.question, prompt, tuple(next(ids) for _ in trace.passages), response)
-
-
-def _trace(row: dict[str, Any], where: str) -> Trace:
-    for field in ("id", "question", "response"):
-        if not isinstance(row.get(field), str):
-            raise InputError(f"{where}: `{field}` is {_shown(row, field)}; it must be a text")
-    passages, turns = row.get("passages"), row.get("history") or []
-    if not isinstance(passages, list) or not all(isinstance(passage, str) for passage in passages):
-        raise InputError(f"{where}: `passages` is {_shown(row, 'passages')}; it must be a list of texts")
-    if not isinstance(turns, list) or not all(
-        isinstance(turn, dict) and isinstance(turn.get("text"), str) for turn in turns
-    ):
-        raise InputError(
-            f"{where}: `history` is {_shown(row, 'history')}; it must be a list of objects with a `text`"
-        )
-    try:
-        "".join(
-            [row["id"], row["question"], row["response"], *passages, *(t["text"] for t in turns)]
-        ).encode()
-    except UnicodeEncodeError as error:
-        raise InputError(
-            f"{where}: half of a character stands alone (\\ud800 to \\udfff); mend the text"
-        ) from error
-    prompt = "\n\n".join([*passages, *(turn["text"] for turn in turns), row["question"]])
-    return Trace(row["id"], row["question"], prompt, tuple(passages), row["response"])
-
-
-def _shown(row: dict[str, Any], field: str) -> str:
-    """The value in an error message, cut short."""
-    return f"{json.dumps(row[field]):.60}" if field in row else "missing"
+    return Row(trace.question, prompt, tuple(next(ids) for _ in trace.passages), response, trace)

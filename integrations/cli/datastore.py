@@ -146,6 +146,27 @@ def delete(
 
 
 @datastore.command()
+def publish(
+    target: Annotated[Path, typer.Argument(help="Folder on every node, absolute.")],
+    store: options.Store,
+    as_json: options.Json = False,
+) -> None:
+    """Copy the store to a folder on every node of the Ray cluster; readers of the copies go on.
+
+    Nodes are sent what they lack.
+    """
+    from groundspeed.integrations.ray_publish import publish_on_ray
+
+    with progress_bars("bytes") as report:
+        sent = publish_on_ray(store, target, on_progress=report)
+    if as_json:
+        print_json({"store": str(store), "target": str(target), "sent": sent})
+        return
+    for address, size in sent.items():
+        _line(f"{address}: {size:,} bytes sent to {target}")
+
+
+@datastore.command()
 def merge(store: options.Store) -> None:
     """Bring each namespace into one segment, dropping what was deleted."""
     with _writer(store) as writer, progress_bars("tokens") as report:

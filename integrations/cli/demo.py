@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated
 
@@ -21,13 +22,17 @@ _QUESTION = "In retrieval-augmented generation, why does the draft need no secon
 
 def demo(
     docs: Annotated[Path, typer.Option(help="Folder to index.")] = Path("docs"),
-    store: Annotated[Path, typer.Option(help="Folder of the store.")] = Path(".demo"),
+    store: Annotated[
+        Path | None, typer.Option(help="Folder of the store; by default one in .demo for each folder indexed.")
+    ] = None,
     question: Annotated[str, typer.Option(help="The question.")] = _QUESTION,
     max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 128,
 ) -> None:
     """Index a folder, ask one question with and without speculation, and compare."""
     from groundspeed.retrieval.retriever import Retriever
 
+    if store is None:
+        store = Path(".demo") / sha256(bytes(docs.resolve())).hexdigest()[:12]
     index([docs], store)
     engine = load_engine(None, "auto", "auto")
     pipeline = RagPipeline(engine, Retriever.open(store))

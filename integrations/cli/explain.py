@@ -22,6 +22,7 @@ from groundspeed.types import GenerationResult, Source
 
 __all__ = ["explain"]
 
+_PASSAGE_CHARS = 60
 _BRANCHES = 3
 """Rejected branches of a step that are printed; the page and the JSON hold all of them."""
 
@@ -32,6 +33,8 @@ def explain(
     passages: options.Passages = 5,
     mode: options.SearchMode = "hybrid",
     datastore: options.Datastore = None,
+    draft_model: options.DraftModel = None,
+    bridge_tokenizers: options.BridgeTokenizers = False,
     model: options.Model = None,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
@@ -46,7 +49,8 @@ def explain(
 
     check_html(html)
     retriever = Retriever.open(store)
-    pipeline = RagPipeline(load_engine(model, device, dtype, datastore), retriever)
+    engine = load_engine(model, device, dtype, datastore, draft_model, bridge_tokenizers)
+    pipeline = RagPipeline(engine, retriever)
     recorder = Recorder(pipeline.engine.tokenizer, trace=True)
     records = [recorder.asked(question, pipeline.engine, speculate=True)]
     console = stdout()
@@ -57,6 +61,8 @@ def explain(
         records.append(recorder.take(event))
         if isinstance(event, RetrievalEvent):
             found = event
+            if not as_json:
+                _print_head(console, records[0], found)
         if records[-1]["type"] == "step" and not as_json:
             for text in describe_step(step, records[-1]):
                 line(console, text)
@@ -68,6 +74,17 @@ def explain(
         _print_answer(console, found, event)
     if html is not None:
         write_html(html, records)
+
+
+def _print_head(console: Console, asked: Record, found: RetrievalEvent) -> None:
+    """What answers, the passages that the steps speak of, and how to read the steps."""
+    line(console, "{model} in {dtype} on {device}".format(**asked))
+    for number, passage in enumerate(found.passages, start=1):
+        text = " ".join(passage.text.split())
+        start = text if len(text) <= _PASSAGE_CHARS else f"{text[: _PASSAGE_CHARS - 1]}…"
+        style = source_style(Source.PASSAGE, number - 1)
+        line(console, Text(printable(f"passage {number}  {passage.document_id}: {start}"), style))
+    line(console, "+ accepted from the draft, = the model's own token, - drafted and rejected\n")
 
 
 def _print_answer(console: Console, found: RetrievalEvent, result: GenerationResult) -> None:
@@ -83,9 +100,10 @@ def describe_step(number: int, step: Record) -> Iterator[Text]:
         step: A record of ``Recorder`` with its trace.
     """
     seconds = sum(step[f"{part}_s"] for part in ("draft", "forward", "accept", "commit"))
+    forward = f", {1000 * step['forward_s']:.1f} of them the pass" if number else ""
     counts = f"{step['drafted']} drafted, {step['accepted']} accepted, " if number else ""
     head = f"step {number}" if number else "with the prompt"
-    yield Text(f"{head}: {counts}{1000 * seconds:.1f} ms", style="bold")
+    yield Text(f"{head}: {counts}{1000 * seconds:.1f} ms{forward}", style="bold")
     for _, run in groupby(step["tokens"], key=lambda token: (token["source"], token.get("passage"))):
         tokens = list(run)
         sign = "=" if tokens[0]["source"] == Source.TARGET.label else "+"
@@ -95,8 +113,8 @@ def describe_step(number: int, step: Record) -> Iterator[Text]:
         instead = branch["instead"]
         yield _tokens("-", branch["tokens"], "dim strike").append(
             f"{f' and {others} beside it' if others else ''}  {_source(branch['tokens'][0])}, "
-            f"{branch['prob']:.0%} expected"
-            + (f", not {_quoted(instead)}" if instead is not None else ", where the answer ends"),
+            f"{branch['prob']:.0%} expected; "
+            + (f"the model wrote {_quoted(instead)}" if instead is not None else "the answer ends there"),
             "dim",
         )
     more = len(step.get("rejected", ())) - _BRANCHES

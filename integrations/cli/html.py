@@ -9,7 +9,7 @@ from groundspeed.errors import InputError
 from groundspeed.integrations.cli.console import print_note
 from groundspeed.integrations.view import Record, html_page, whole_answer
 
-__all__ = ["check_html", "write_html"]
+__all__ = ["check_html", "write_html", "write_page"]
 
 
 def check_html(file: Path | None) -> None:
@@ -28,8 +28,17 @@ def write_html(file: Path, records: Iterable[Record]) -> None:
     Raises:
         InputError: The file cannot be written.
     """
+    write_page(file, html_page([whole_answer(records)]))
+
+
+def write_page(file: Path, page: str) -> None:
+    """Write a page, and say where it is.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
     try:
-        file.write_text(html_page([whole_answer(records)]), encoding="utf-8")
+        file.write_text(page, encoding="utf-8")
     except OSError as error:
         raise InputError(f"the page cannot be written: {error}; give another file") from error
     print_note(f"The page is {file}: open it in a browser.")

@@ -6,8 +6,8 @@ from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 
-from groundspeed.integrations.server.errors import ErrorReply
-from groundspeed.integrations.server.serving import ServingOf
+from groundspeed.integrations.server.errors import ApiError, ErrorReply
+from groundspeed.integrations.server.serving import Serving, ServingOf
 
 __all__ = ["router"]
 
@@ -20,15 +20,17 @@ class Health(BaseModel):
     status: str = "ok"
 
 
-@router.get("/health")
-async def health() -> Health:
-    """Say that the server lives."""
+@router.get("/health", responses={503: {"model": ErrorReply}})
+async def health(serving: ServingOf) -> Health:
+    """Say whether the server lives; one whose engine answers no more has to be started anew."""
+    _check_engine(serving)
     return Health()
 
 
 @router.get("/ready", responses={429: {"model": ErrorReply}, 503: {"model": ErrorReply}})
 async def ready(serving: ServingOf) -> Health:
-    """Say whether the server takes requests: not while it shuts down, and not while its queue is full."""
+    """Say whether the server takes requests: not while it shuts down, nor while its queue is full."""
+    _check_engine(serving)
     serving.admission.check()
     return Health()
 
@@ -37,3 +39,8 @@ async def ready(serving: ServingOf) -> Health:
 async def metrics(serving: ServingOf) -> Response:
     """Give the figures in Prometheus' text format."""
     return Response(serving.metrics.page(), media_type=CONTENT_TYPE_LATEST)
+
+
+def _check_engine(serving: Serving) -> None:
+    if fault := serving.engine.fault:
+        raise ApiError(503, f"{fault}; start the server anew", "engine_failed")

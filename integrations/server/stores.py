@@ -14,6 +14,7 @@ from groundspeed.integrations.tokenizing import CORPUS
 from groundspeed.types import Document
 
 if TYPE_CHECKING:
+    from groundspeed.integrations.server.tokens import TokenCopies
     from groundspeed.retrieval.base import Embedder
     from groundspeed.retrieval.retriever import Retriever
     from groundspeed.retrieval.updating import LiveStore
@@ -34,14 +35,25 @@ class Stores:
     another process replaces or deletes is seen at the next call.
     """
 
-    def __init__(self, folder: Path | None, embedding_model: Embedder | str | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path | None,
+        embedding_model: Embedder | str | None = None,
+        tokens: TokenCopies | None = None,
+        *,
+        read_only: bool = False,
+    ) -> None:
         """Name the folder; it need not exist.
 
         Args:
             folder: None for a server without a store.
             embedding_model: For all the stores; None takes the one that a store names, or the default.
+            tokens: Where documents are kept to draft from as well.
+            read_only: Change nothing.
         """
         self._folder = folder
+        self._tokens = tokens
+        self._read_only = read_only
         self._embedding_model = embedding_model
         self._embedders: dict[str | None, Embedder] = {}
         self._open: dict[str, LiveStore] = {}
@@ -92,37 +104,65 @@ class Stores:
         """Put documents into a namespace, which is made if it is missing.
 
         Raises:
-            ApiError: The server has no store.
+            ApiError: The server has no store, or only reads it.
             StoreError: The store is damaged, of another embedding model, or being written.
         """
+        self._check_writing()
+        documents = list(documents)
         with self._writing:
             live = self._opened(name, self._store(name))
+            # Whatever fails on the way, nothing is drafted from that is not in the store.
+            if self._tokens is not None:
+                self._tokens.drop(name, [document.id for document in documents])
             live.upsert(documents)
+            if self._tokens is not None:
+                self._tokens.put(name, documents)
             return live
 
     def delete(self, name: str, ids: Collection[str]) -> None:
         """Take documents out of a namespace.
 
         Raises:
-            ApiError: There is no such namespace.
+            ApiError: There is no such namespace, or the server only reads.
             StoreError: The store is damaged or being written.
         """
+        self._check_writing()
         with self._writing:
-            self.live(name).delete(ids)
+            live = self.live(name)
+            if self._tokens is not None:
+                self._tokens.drop(name, ids)
+            live.delete(ids)
 
     def remove(self, name: str) -> None:
         """Remove a namespace with all its documents.
 
         Raises:
-            ApiError: There is no such namespace.
+            ApiError: There is no such namespace, or the server only reads.
             StoreError: The store is being written.
         """
+        self._check_writing()
         with self._writing:
             store = self._store(name)
             if not store.exists():
                 raise self._missing(name)
+            if self._tokens is not None:
+                self._tokens.drop(name)
             store.remove()
             self._forget(name)
+
+    def close(self) -> None:
+        """Let others write what is drafted from."""
+        if self._tokens is not None:
+            self._tokens.close()
+
+    def _check_writing(self) -> None:
+        if self._read_only:
+            raise ApiError(
+                403,
+                "this server only reads its store; change it with `groundspeed index`, or through another "
+                "server, and the next request sees it",
+                "store_read_only",
+            )
 
     def _store(self, name: str) -> DocumentStore:
         if self._folder is None:

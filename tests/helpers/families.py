@@ -8,6 +8,8 @@ import torch
 from transformers import AutoModelForCausalLM
 from transformers import models as families
 
+from helpers.tokenizers import TEMPLATE, byte_tokenizer
+
 VOCABULARY = 97
 
 _SMALL: dict[str, Any] = {
@@ -98,3 +100,21 @@ def tiny_model(config: Any, seed: int = 0) -> Any:
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     model.generation_config.eos_token_id = None
     return model
+
+
+def tiny_parts(head_dim: int = 8) -> tuple[Any, Any]:
+    """A random model whose tokens are bytes and that never ends an answer by itself, and its tokenizer."""
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = TEMPLATE
+    config = families.llama.LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=head_dim,
+        max_position_embeddings=4096,
+        initializer_range=0.6,
+    )
+    return tiny_model(config), tokenizer

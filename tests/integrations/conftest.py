@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from helpers.browser import ARGUMENTS, CHROMIUM, Browser, Watched
 
 from groundspeed.types import (
     Event,
@@ -131,3 +132,23 @@ def tokenizer_folder(tmp_path: Path) -> Path:
     """A saved tokenizer whose tokens are bytes."""
     byte_tokenizer().save_pretrained(tmp_path / "tokenizer")
     return tmp_path / "tokenizer"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Chromium."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS.split())
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def watched(browser: Browser) -> Iterator[Watched]:
+    """Opens pages that must not complain."""
+    opened = Watched(browser)
+    yield opened
+    opened.close()
+    assert opened.complaints == []

@@ -86,14 +86,14 @@ def test_ask_prints_answer_sources_quotes_and_speed() -> None:
     assert result.stderr == ""
 
 
-def test_a_draft_model_is_named_on_the_command_line(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_drafts_is_named_on_the_command_line(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[tuple[object, ...]] = []
     monkeypatch.setattr(
         "groundspeed.integrations.cli.answer.load_engine", lambda *how: given.append(how) or engine
     )
     assert ask("--draft-model", "small", "--bridge-tokenizers").exit_code == 0
-    assert ask().exit_code == 0
-    assert [how[-2:] for how in given] == [("small", True), (None, False)]
+    assert ask("--drafter", "lookahead").exit_code == 0
+    assert [how[-3:] for how in given] == [("small", True, "blend"), (None, False, "lookahead")]
 
 
 def test_where_there_is_no_terminal_there_are_no_control_characters() -> None:
@@ -214,9 +214,14 @@ def test_explain_says_of_every_step_what_was_drafted_and_what_came_of_it(tmp_pat
     result = run("explain", "Why?", "--store", "s", "--html", tmp_path / "answer.html")
     assert result.exit_code == 0
     assert result.stdout.startswith(
+        "fake in float32 on cpu\n"
+        "passage 1  alpha.md: The cache is compacted in place.\n"
+        "passage 2  beta.md: A tree holds what may follow.\n"
+        "+ accepted from the draft, = the model's own token, - drafted and rejected\n\n"
         'with the prompt: 0.0 ms\n  + "The cache is compacted"  passage 1\n'
-        'step 1: 7 drafted, 6 accepted, 0.0 ms\n  + " indeed"  prompt\n'
-        'step 2: 9 drafted, 8 accepted, 0.0 ms\n  = ", é\\u001b[31m"  the model itself\n'
+        'step 1: 7 drafted, 6 accepted, 0.0 ms, 0.0 of them the pass\n  + " indeed"  prompt\n'
+        "step 2: 9 drafted, 8 accepted, 0.0 ms, 0.0 of them the pass\n"
+        '  = ", é\\u001b[31m"  the model itself\n'
         "\nThe cache is compacted indeed, é"
     )
     assert '"The cache is compacted" (alpha.md, characters 10 to 32)' in result.stdout
@@ -244,12 +249,12 @@ def test_what_was_rejected_is_printed_with_what_the_model_wrote_instead() -> Non
     ]
     lines = [text.plain for text in describe_step(4, step)]
     assert lines == [
-        "step 4: 9 drafted, 1 accepted, 10.0 ms",
+        "step 4: 9 drafted, 1 accepted, 10.0 ms, 6.0 of them the pass",
         '  + "so"  datastore',
         '  = " and"  the model itself',
-        '  - " or\\n" and 3 beside it  prompt, 25% expected, not " and"',
-        '  - "x"  passage 3, 20% expected, where the answer ends',
-        '  - "x"  passage 3, 10% expected, where the answer ends',
+        '  - " or\\n" and 3 beside it  prompt, 25% expected; the model wrote " and"',
+        '  - "x"  passage 3, 20% expected; the answer ends there',
+        '  - "x"  passage 3, 10% expected; the answer ends there',
         "  - and 1 more",
     ]
 

@@ -1,4 +1,4 @@
-"""A build on a Ray cluster beside the plain build of the same corpus."""
+"""Builds on a Ray cluster beside the plain build of the same corpus, and copies of stores on its nodes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from groundspeed.datastores.fingerprint import TokenizerFingerprint
 from groundspeed.datastores.tokens import TokenDatastore
 from groundspeed.datastores.writer import TokenDatastoreWriter
 from groundspeed.errors import StoreError
-from groundspeed.integrations import ray_build
+from groundspeed.integrations import ray_build, ray_publish
 from groundspeed.integrations.cli.app import app
 from groundspeed.verify.loading import load_tokenizer
 
@@ -183,3 +183,40 @@ def test_the_work_of_a_lost_worker_is_done_again(
     assert lost.exists()
     assert_same(tmp_path / "plain", tmp_path / "ray", tokenizer_folder)
     assert not list((tmp_path / "ray").glob("*.new"))
+
+
+def published(store: Path, target: Path, *options: object) -> Result:
+    return CliRunner().invoke(
+        app, ["datastore", "publish", str(target), "--store", str(store), *map(str, options)]
+    )
+
+
+def test_nodes_keep_copies_that_follow_the_store(
+    tmp_path: Path, corpus: Path, tokenizer_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_publish, "CHUNK_BYTES", 10_000)
+    store, target = tmp_path / "store", tmp_path / "node" / "tokens"
+    run(store, corpus, tokenizer_folder, "--ray")
+    (sent,) = json.loads(published(store, target, "--json").stdout)["sent"].values()
+    assert sent == sum(path.stat().st_size for path in store.glob("*.segment"))
+    assert_same(store, target, tokenizer_folder)
+    assert find_damage(target) == []
+    with TokenDatastore.open(target) as reader:
+        before = contents_of(reader, "corpus")
+        (corpus / "3.txt").write_text("the third draft is new")
+        run(store, corpus, tokenizer_folder)
+        assert published(store, target).exit_code == 0
+        assert contents_of(reader, "corpus") != before
+    assert_same(store, target, tokenizer_folder)
+    assert "0 bytes sent" in published(store, target).stdout
+
+
+def test_a_node_that_cannot_keep_a_copy_says_why(
+    tmp_path: Path, corpus: Path, tokenizer_folder: Path
+) -> None:
+    for name in ("store", "own"):
+        run(tmp_path / name, corpus, tokenizer_folder)
+    result = published(tmp_path / "store", tmp_path / "own")
+    assert result.exit_code == 1
+    assert "no copy" in result.stderr
+    assert find_damage(tmp_path / "own") == []

@@ -20,28 +20,26 @@ from groundspeed.drafting.prompt_lookup import PromptLookupDrafter
 from groundspeed.drafting.tree import chain
 from groundspeed.errors import InputError, MissingDependencyError
 from groundspeed.integrations.bench.drafters import DRAFTERS, Named, check, installed
-from groundspeed.integrations.bench.replay import (
-    Earlier,
-    Tally,
-    Vocabulary,
-    average,
-    decode,
-    replay,
-    replay_files,
-)
+from groundspeed.integrations.bench.replay import Earlier, Vocabulary, decode, replay, replay_files
+from groundspeed.integrations.bench.tally import Tally, average
 from groundspeed.integrations.bench.traces import Row, in_fit_half, read_traces, tokenise
 from groundspeed.integrations.cli.app import app
+from groundspeed.types import Source
 
 FIELDS = {
     "dataset",
     "drafter",
     "budget",
     "tokens_per_step",
+    "row_p10",
+    "row_p50",
+    "row_p90",
     "drafted_per_step",
     "acceptance_rate",
     "draft_us_p50",
     "draft_us_p95",
     "rows",
+    "accepted_by_source",
 }
 
 
@@ -113,7 +111,7 @@ def test_the_order_of_rows_is_that_of_their_ids_and_empty_answers_are_left_out(t
     [
         ("{", "JSON object"),
         ("[1]", "got list"),
-        (json.dumps(trace(1) | {"id": 7}), "`id` is 7"),
+        (json.dumps(trace(1) | {"id": [7]}), r"`id` is \[7\]"),
         (json.dumps({"id": "x", "question": "q", "passages": []}), "`response` is missing"),
         (json.dumps(trace(1, passages="one text")), '`passages` is "one text"'),
         (json.dumps(trace(1, passages=[1])), r"`passages` is \[1\]"),
@@ -172,7 +170,7 @@ def test_a_step_brings_the_accepted_tokens_and_one_more(answer: list[int], right
     row = Row("q", ids([1]), (), ids(answer))
     drafter = Told(row.response, right)
     tally = Tally()
-    tally.add(decode(row, drafter, 64, VOCABULARY))
+    tally.add(row, decode(row, drafter, 64, VOCABULARY))
     at, steps, accepted, drafted = 0, 0, 0, 0
     while at < len(answer):
         good = min(right[steps % len(right)], len(answer) - at)
@@ -182,7 +180,12 @@ def test_a_step_brings_the_accepted_tokens_and_one_more(answer: list[int], right
         steps += 1
     assert (tally.rows, tally.tokens, tally.steps) == (1, len(answer), steps)
     assert (tally.accepted, tally.drafted) == (accepted, drafted)
-    assert tally.summary()["tokens_per_step"] == len(answer) / steps
+    summary = tally.summary()
+    assert summary["tokens_per_step"] == summary["row_p10"] == summary["row_p90"] == len(answer) / steps
+    (one,) = tally.replayed
+    assert (one.accepted.sum(), one.drafted.sum(), len(one.accepted)) == (accepted, drafted, steps)
+    assert len(one.sources) == len(one.passages) == len(answer)
+    assert (one.sources != Source.TARGET).sum() == accepted == sum(tally.accepted_by_source().values())
     assert drafter.at == -1
 
 
@@ -275,6 +278,9 @@ def test_the_average_weighs_data_sets_alike() -> None:
     one, two = Tally(1, 10, 5, 20, 4, [2.0]), Tally(3, 40, 10, 10, 5, [4.0])
     assert average([one.summary(), two.summary()]) == {
         "tokens_per_step": 3.0,
+        "row_p10": 0.0,
+        "row_p50": 0.0,
+        "row_p90": 0.0,
         "drafted_per_step": 2.5,
         "acceptance_rate": pytest.approx(0.35),
         "draft_us_p50": 3.0,
@@ -326,7 +332,7 @@ def test_the_command_prints_a_table_with_the_average(tmp_path: Path, monkeypatch
         if line.startswith("│")
     ]
     assert [row[:2] for row in cells] == [["none", "8"], ["prompt-lookup", "8"]] * 3
-    assert cells[-2][2:5] == ["1.000", "0.0", "0.0%"]
+    assert cells[-2][2:6] == ["1.000", "1.0-1.0", "0.0", "0.0%"]
     assert float(cells[-1][2]) > 1
 
 

@@ -126,3 +126,15 @@ def test_metrics_count_what_was_done() -> None:
     assert told['groundspeed_answers_total{reason="length"}'] == 2
     assert 0 < told["groundspeed_kv_cache_bytes"] <= told["groundspeed_kv_cache_limit_bytes"]
     assert (told["groundspeed_batch_size"], told["groundspeed_queue_length"]) == (0, 0)
+
+
+def test_a_server_whose_engine_has_failed_is_neither_healthy_nor_ready() -> None:
+    engine = tiny_engine()
+    with serving(engine) as address:
+        assert (
+            httpx.get(f"{address}/health").json() == httpx.get(f"{address}/ready").json() == {"status": "ok"}
+        )
+        engine.close()
+        for route in ("health", "ready"):
+            reply = httpx.get(f"{address}/{route}")
+            assert (reply.status_code, error_of(reply)["code"]) == (503, "engine_failed")

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
 import pytest
-from helpers.serving import serving, tiny_engine
-from numpy.typing import NDArray
+from helpers.serving import Letters, serving, tiny_engine
 
 from groundspeed.datastores.documents import DocumentStore
+from groundspeed.integrations.server.errors import ApiError
 from groundspeed.integrations.server.keys import Caller, Keys
 from groundspeed.integrations.server.settings import Settings
 from groundspeed.integrations.server.stores import Stores
@@ -22,21 +21,6 @@ from groundspeed.retrieval.retriever import Retriever
 from groundspeed.types import Document
 
 ANN, BO = {"authorization": "Bearer ann-0123456789abc"}, {"authorization": "Bearer bo-0123456789abcd"}
-
-
-class Letters:
-    """Embeds a text by how often each letter is in it."""
-
-    name = "letters"
-    dimension = 26
-
-    def embed(self, texts: Any, progress: Any = None) -> NDArray[np.float32]:
-        counts = [[text.lower().count(chr(97 + i)) + 0.01 for i in range(26)] for text in texts]
-        vectors = np.array(counts, np.float32)
-        return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), np.float32)
-
-    def embed_query(self, text: str) -> NDArray[np.float32]:
-        return np.asarray(self.embed([text])[0], np.float32)
 
 
 @pytest.fixture(scope="module")
@@ -210,3 +194,19 @@ def test_a_search_finds_what_was_just_added(tmp_path: Path) -> None:
     assert stores.retriever("a") is stores.retriever("a")
     stores.delete("a", ["cats"])
     assert stores.retriever("a").search("cats", k=1)[0].document_id == "dogs"
+
+
+def test_a_store_that_is_only_read_is_changed_by_others_alone(tmp_path: Path) -> None:
+    writer, reader = Stores(tmp_path / "s", Letters()), Stores(tmp_path / "s", Letters(), read_only=True)
+    writer.upsert("a", [Document("cats", "purring cats")])
+    for change in (
+        lambda: reader.upsert("a", [Document("dogs", "barking dogs")]),
+        lambda: reader.delete("a", ["cats"]),
+        lambda: reader.remove("a"),
+    ):
+        with pytest.raises(ApiError) as refused:
+            change()
+        assert (refused.value.status_code, refused.value.facts.code) == (403, "store_read_only")
+    assert [one.document.id for one in reader.live("a").contents().documents] == ["cats"]
+    writer.upsert("a", [Document("dogs", "barking dogs")])
+    assert reader.retriever("a").search("dogs", k=1)[0].document_id == "dogs"
