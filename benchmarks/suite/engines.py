@@ -77,7 +77,7 @@ def measure_contexts(size: Size) -> Json:
     loaded = load_model()
     trained = loaded.model.config.max_position_embeddings
     lengths = CONTEXTS[: size.of(len(CONTEXTS))]
-    tokens, rounds = size.of(32, 6), size.of(3)
+    tokens, rounds = size.of(32, 6), size.of(2)
     loaded.model.config.max_position_embeddings = max(trained, lengths[-1] + tokens + 64)
     target = TransformersTarget(loaded.model)
     pack_linears(loaded.model)
@@ -219,7 +219,7 @@ def measure_idle(size: Size) -> Json:
         replace(request, seed=None)
         for request in requests_for(engine, [SPEC_BENCH], size.of(4), size.of(48, 6))
     ]
-    ratios = measure(engine, requests, size.of(3))
+    ratios = measure(engine, requests, size.of(2))
     low, middle, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
     return {
         "requests": len(requests),
@@ -231,9 +231,9 @@ def measure_idle(size: Size) -> Json:
 
 PARTS = (
     Part("throughput", 3.5, measure_throughput, (SPEC_BENCH,)),
-    Part("contexts", 3.5, measure_contexts, (PEPS,)),
+    Part("contexts", 3.0, measure_contexts, (PEPS,)),
     Part("drafters", 2.3, measure_drafters, (NORTHWIND, NOTHING_TO_COPY)),
     Part("drafters-trained", 3.5, measure_trained_drafters, (NORTHWIND, NOTHING_TO_COPY)),
     Part("serving", 1.2, measure_serving, (NOTHING_TO_COPY,)),
-    Part("idle", 1.8, measure_idle, (SPEC_BENCH,)),
+    Part("idle", 1.2, measure_idle, (SPEC_BENCH,)),
 )

@@ -45,7 +45,7 @@ def measure_llama_cpp(size: Size) -> Json:
     logging.getLogger("llama-cpp-python").setLevel(logging.ERROR)
     engine = Engine.from_pretrained()
     tokens, rounds = size.of(TOKENS, 8), size.of(3)
-    prompts = prompts_of(engine, RECORDED, size.of(5))
+    prompts = prompts_of(engine, RECORDED, size.of(4))
     ways: dict[str, Callable[[Any], int]] = {
         "groundspeed": lambda prompt: len(
             engine.generate(
@@ -157,6 +157,6 @@ def vllm_comparisons(ways: dict[str, Json]) -> list[Json]:
 
 
 PARTS = (
-    Part("llama-cpp", 3.0, measure_llama_cpp, RECORDED),
+    Part("llama-cpp", 2.5, measure_llama_cpp, RECORDED),
     Part("vllm", 5.0, measure_vllm, (SPEC_BENCH,)),
 )
