@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import logging
 import subprocess
 import tempfile
 import time
@@ -41,9 +42,10 @@ def measure_llama_cpp(size: Size) -> Json:
     from groundspeed.verify.engine import Engine
     from groundspeed.verify.loading import default_model_file
 
+    logging.getLogger("llama-cpp-python").setLevel(logging.ERROR)
     engine = Engine.from_pretrained()
     tokens, rounds = size.of(TOKENS, 8), size.of(3)
-    prompts = prompts_of(engine, RECORDED, size.of(5))
+    prompts = prompts_of(engine, RECORDED, size.of(4))
     ways: dict[str, Callable[[Any], int]] = {
         "groundspeed": lambda prompt: len(
             engine.generate(
@@ -155,6 +157,6 @@ def vllm_comparisons(ways: dict[str, Json]) -> list[Json]:
 
 
 PARTS = (
-    Part("llama-cpp", 3.0, measure_llama_cpp, RECORDED),
+    Part("llama-cpp", 2.5, measure_llama_cpp, RECORDED),
     Part("vllm", 5.0, measure_vllm, (SPEC_BENCH,)),
 )

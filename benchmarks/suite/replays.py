@@ -11,7 +11,7 @@ from suite.speed import RECORDED
 __all__ = ["BUDGETS", "PARTS"]
 
 BUDGETS = (16, 32, 64)
-ROWS = 60
+ROWS = 40
 
 
 def measure(size: Size, *, history: float) -> Json:
@@ -53,6 +53,6 @@ def comparisons(rows: list[Json], how: str) -> list[Json]:
 
 
 PARTS = (
-    Part("replay", 1.2, partial(measure, history=0.0), RECORDED),
-    Part("replay-history", 2.0, partial(measure, history=1.0), RECORDED),
+    Part("replay", 1.7, partial(measure, history=0.0), RECORDED),
+    Part("replay-history", 3.0, partial(measure, history=1.0), RECORDED),
 )

@@ -19,8 +19,8 @@ from suite.part import BENCHMARKS, ROOT, Json, Part, Size
 __all__ = ["Results", "key_of", "machine", "provenance"]
 
 ROOMS = ("src", "datastores", "retrieval", "drafting", "verify", "integrations")
-PRESENTATION = ("report", "tables", "plots")
-"""Modules of the suite that only show what was measured."""
+PAGES = BENCHMARKS / "suite" / "pages"
+"""Only shows what was measured."""
 PACKAGES = (
     "groundspeed", "torch", "transformers", "numba", "numpy", "tokenizers", "sentence-transformers",
     "arctic-inference", "draftretriever", "infini-gram", "pydivsufsort", "llama-cpp-python",
@@ -145,7 +145,7 @@ def _sources() -> Iterable[Path]:
     for room in ROOMS:
         yield from (file for file in (ROOT / room).rglob("*") if file.suffix in (".py", ".npy"))
     for file in BENCHMARKS.rglob("*.py"):
-        if file.stem not in PRESENTATION:
+        if not file.is_relative_to(PAGES):
             yield file
 
 

@@ -7,12 +7,12 @@ import re
 from pathlib import Path
 
 import pytest
+from suite.pages.blocks import BLOCKS
+from suite.pages.plots import PLOTS, draw
+from suite.pages.report import BLOCK, filled, found_in, pages, write_pages
 from suite.part import BENCHMARKS, ROOT
 from suite.parts import PARTS
-from suite.plots import PLOTS, draw
-from suite.report import BLOCK, filled, found_in, pages, write_pages
 from suite.results import Results
-from suite.tables import BLOCKS
 
 RESULTS = Results(BENCHMARKS / "results")
 NAMES = [part.name for part in PARTS]

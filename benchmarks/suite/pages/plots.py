@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from suite.tables import TASKS, Found, Missing, data_of, mean_of
+from suite.pages.answers import TASKS, mean_of
+from suite.pages.cells import Found, Missing, data_of
 
 __all__ = ["PLOTS", "draw"]
 
