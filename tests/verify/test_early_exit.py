@@ -108,21 +108,16 @@ def test_as_many_layers_are_chosen_as_promise_most(target):
 def test_layers_that_were_trained_to_exit_early_are_nearly_always_right():
     # As LayerSkip trains (Elhoushi et al. 2024, section 4.1): a loss behind all layers, one behind the first.
     torch.manual_seed(5)
-    follows = torch.randperm(VOCABULARY)
-
-    def texts(first, length):
-        text = [first]
-        while len(text) < length:
-            text.append(follows[text[-1]])
-        return torch.stack(text, 1)
-
-    model = tiny_model(TREE_FAMILIES["llama"](), seed=5)
-    (written,) = texts(torch.tensor([7]), 40).tolist()
+    cycle = torch.randperm(VOCABULARY)[:24]
+    config = TREE_FAMILIES["llama"]()
+    config.initializer_range = 0.1
+    model = tiny_model(config, seed=5)
+    written = cycle[torch.arange(40) % 24].tolist()
     before = measure_exits(TransformersTarget(model), written)[0]
     exits = (model, shallow_twin(model, 1))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
-    for _ in range(120):
-        ids = texts(torch.randint(VOCABULARY, (32,)), 16)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for _ in range(80):
+        ids = cycle[(torch.randint(24, (16, 1)) + torch.arange(16)) % 24]
         losses = [cross_entropy(out(ids).logits[:, :-1].mT, ids[:, 1:]) for out in exits]
         optimizer.zero_grad()
         sum(losses).backward()
@@ -130,12 +125,12 @@ def test_layers_that_were_trained_to_exit_early_are_nearly_always_right():
     target = TransformersTarget(model.requires_grad_(False))
     lm = FirstLayers.chosen(target, written)
     assert before.agreement < 0.3
-    assert lm.exits[0].agreement > 0.8
+    assert lm.exits[0].agreement > 0.9
     request = GenerationRequest(tuple(written[:8]), max_tokens=32)
     engine = engine_for(target, DraftModel(lm, depth=4, width=1, adapts=False))
     result = engine.generate(request)
     assert result.token_ids == engine_for(target).generate(request).token_ids
-    assert result.stats.tokens_per_step > 3
+    assert result.stats.tokens_per_step > 4
 
 
 @pytest.mark.parametrize("layers", [0, 3, 4])
