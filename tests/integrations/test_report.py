@@ -204,6 +204,22 @@ def test_the_page_asks_for_nothing_and_lets_its_own_style_in_alone(page: str) ->
     assert not re.search(r"url\(|@import", style)
 
 
+def test_with_the_cost_of_passes_the_page_says_how_fast_the_answers_would_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    speed = {"model": HOSTILE, "dtype": "bfloat16", "device": "cpu", "cost_of_nodes": {"0": 1, "16": 2}}
+    (tmp_path / "speed.json").write_text(json.dumps(speed))
+    file, report = write(tmp_path / "mine.jsonl", log()), tmp_path / "report.html"
+    options = ("--cost", tmp_path / "speed.json", "--html", report, "--json", "--budget", "16")
+    rows = json.loads(command(monkeypatch, file, *options).stdout)["rows"]
+    fast = {row["drafter"]: row["times_as_fast"] for row in rows}
+    assert 1 < fast["prompt-lookup"] < fast["blend"] < max(row["tokens_per_step"] for row in rows)
+    read = Elements(report.read_text(encoding="utf-8"))
+    assert f"{HOSTILE} in bfloat16 on cpu" in "".join(read.text("article", "p"))
+    assert read.text("lead", "dd")[0] == f"{fast['blend']:.2f}"
+    assert read.text("bars", "value")[4:8] == [f"{fast[row['drafter']]:.2f}" for row in rows]
+
+
 def test_one_short_answer_makes_a_page_too(tmp_path: Path) -> None:
     file = write(tmp_path / "mine.jsonl", [{"question": "q", "response": "r"}])
     measured = measure_files([file], TOKENIZER, {"none": DRAFTERS["none"].build}, [4, 8])
