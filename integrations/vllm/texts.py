@@ -54,7 +54,7 @@ class Text:
     prompt: Any = field(default=None, repr=False)
 
     def goes_on(self, owner: Any, first: int) -> bool:
-        """Whether it is the beginning, of at most ``first`` tokens, of what vLLM keeps under that name now."""
+        """Whether it is the beginning, of at most ``first`` tokens, of what vLLM keeps under the name."""
         return self.owner is owner and self.prompt is owner.prompt_token_ids and self.seen <= first
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -349,3 +349,37 @@ def test_forms_may_be_known_of_the_first_ids_only() -> None:
 
 def test_a_budget_beyond_all_reason_takes_no_memory() -> None:
     assert 0 < len(begun([1, 2, 3, 1]).propose(10**12)) <= 4096
+
+
+@given(cases())
+def test_a_chain_follows_the_most_probable_child_of_each_node(case: Case) -> None:
+    case = replace(case, stored=[])  # which a tree is asked for at other nodes
+    tree = case.extended().propose(2_000)
+    drafter = BlendDrafter(chain=True)
+    passages = tuple(ids(passage) for passage in case.passages)
+    drafter.begin(DraftRequest(ids(case.prompt), passages, VOCABULARY, PAIRS if case.forms else None))
+    drafter.extend(ids(case.output))
+    drafted = drafter.propose(8)
+    drafted.validate(VOCABULARY)
+    assert drafted.parents.tolist() == list(range(-1, len(drafted) - 1))
+    node = -1
+    for place in range(8):
+        children = np.flatnonzero(tree.parents == node)
+        if place == len(drafted) or not len(children):
+            assert place == len(drafted) == 8 or (not len(children) and len(drafted) <= place + 1)
+            break
+        best = children[tree.probs[children] == tree.probs[children].max()]
+        assert drafted.probs[place] == tree.probs[best[0]]
+        if len(best) > 1:  # either may be followed
+            break
+        node = int(best[0])
+        assert (drafted.token_ids[place], drafted.source[place], drafted.origin[place]) == (
+            tree.token_ids[node], tree.source[node], tree.origin[node],
+        )  # fmt: skip
+
+
+def test_a_chain_is_continued_by_stored_text() -> None:
+    stored = Snapshot.of([np.arange(100, 120)], VOCABULARY)
+    drafter = BlendDrafter(stored, chain=True)
+    drafter.begin(DraftRequest(ids([1, 2, 100, 101, 102]), (), VOCABULARY))
+    assert drafter.propose(6).token_ids.tolist()[:3] == [103, 104, 105]
