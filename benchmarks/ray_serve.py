@@ -139,6 +139,7 @@ def main() -> None:
         deploy(arguments, 1)
         addresses = {"by itself": alone, "in a replica": replica}
         asyncio.run(beside(addresses, model, prompts, arguments.rounds, arguments.tokens))
+        ray_serve.delete("default")  # or both new ones would wait for the cores of the old one
         deploy(arguments, 2)
         asyncio.run(killing(replica, model, prompts))
     finally:

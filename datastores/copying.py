@@ -95,7 +95,7 @@ class StoreCopy:
             raise self._refused(error) from error
 
     def finish(self, entries: Sequence[SegmentEntry]) -> None:
-        """Make these segments the copy's; those that it had and are not among them are deleted.
+        """Make these segments the copy's, delete those that it had beside them, and let the folder go.
 
         Raises:
             StoreError: A segment is missing or arrived damaged, or the disk refused; the copy is as it was.
@@ -116,9 +116,10 @@ class StoreCopy:
             raise self._refused(error) from error
         self._manifest = replace(self._manifest, segments=tuple(entries)).write(self._folder)
         sweep(self._folder, self._manifest)
+        self.close()
 
     def close(self) -> None:
-        """Let the folder go."""
+        """Let the folder go, whatever was written; the end of the process does so too."""
         self._lock.release()
 
     def _lacking(self, names: Iterable[str]) -> list[str]:

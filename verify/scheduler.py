@@ -35,6 +35,7 @@ _PIECE, _PIECE_BESIDE = 1024, 128
 """Prompt tokens of a pass, alone and beside answers that are being written, which must not wait for long."""
 _MOST_FAILED = 8
 """Passes in a row that may fail by their requests' own fault; after more the device is lost, most likely."""
+_DIED = "the thread that drives the model has died"
 _READING_PACE = 1 / 4  # how fast what is known of the time of reading follows
 
 
@@ -111,6 +112,7 @@ class Scheduler:
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closed = False
+        self._died = False
         self._failed = 0  # passes since the last one that gave anything
         _schedulers.add(self)
 
@@ -119,6 +121,8 @@ class Scheduler:
         with self._changed:
             if self._closed:
                 raise GroundspeedError("the engine was closed; make a new one")
+            if self._died:
+                raise GroundspeedError(f"{_DIED}; make a new engine")
             self._waiting.append(ticket)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="groundspeed", daemon=True)
@@ -143,8 +147,8 @@ class Scheduler:
         with self._changed:
             if self._closed:
                 return "the engine was closed"
-            if self._thread is not None and not self._thread.is_alive():
-                return "the thread that drives the model has died"
+            if self._died:
+                return _DIED
         if self._failed > _MOST_FAILED:
             return f"each of the last {self._failed} passes failed"
         return None
@@ -182,6 +186,14 @@ class Scheduler:
                         tickets.append(self._waiting.popleft())
                 for ticket in tickets:
                     self._leave(ticket, error)
+            except BaseException:  # ends this thread, and nobody else would tell those who wait
+                with self._changed:
+                    self._died = True
+                    tickets = [*self._active, *self._waiting]
+                    self._waiting.clear()
+                for ticket in tickets:
+                    self._leave(ticket, GroundspeedError(f"{_DIED}; make a new engine"))
+                raise
 
     def _turn(self) -> None:
         """One forward pass, and what comes before and after it."""
