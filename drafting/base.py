@@ -92,6 +92,7 @@ class DraftRequest:
         temperature: That the answer is drawn with; 0 for greedy decoding.
         forms: int32 [at most vocab_size], which tokens are alike but for case, spaces and punctuation
             (``groundspeed.drafting.forms.token_forms``); None where that is not known.
+        namespaces: What of a datastore may be drafted from; None for all that the drafter sees.
         target: The target model, for drafters that use its heads or its layers; None where there is none to
             hand on: in a replay, and where the model verifies no trees.
     """
@@ -101,6 +102,7 @@ class DraftRequest:
     vocab_size: int
     forms: NDArray[np.int32] | None = None
     temperature: float = 0.0
+    namespaces: tuple[str, ...] | None = None
     target: TargetView | None = None
 
 

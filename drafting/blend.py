@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +38,9 @@ from groundspeed.drafting.recycled import RecycledTokens
 from groundspeed.drafting.suffix import CONTEXT, CONTEXT_LENGTH, SuffixIndex
 
 __all__ = ["Blend", "BlendDrafter", "warm_up"]
+
+Look: TypeAlias = Callable[[Sequence[str] | None], Snapshot]
+"""Gives what some namespaces hold now, None for all of them."""
 
 _FREQUENT = 16  # tokens of order 0
 _MOST_NODES = 1 << 12  # memory is taken by the budget, and no larger tree ever pays
@@ -76,7 +80,7 @@ class BlendDrafter:
 
     def __init__(
         self,
-        stored: Snapshot | None = None,
+        stored: Snapshot | Look | None = None,
         calibration: Calibration | None = None,
         recycled: RecycledTokens | None = None,
         learn: Callable[[NDArray[np.int32]], object] | None = None,
@@ -86,7 +90,8 @@ class BlendDrafter:
         """Make a drafter for one request.
 
         Args:
-            stored: Text to draft from as well, a corpus or earlier answers: what a datastore holds now.
+            stored: Text to draft from as well, a corpus or earlier answers: what a datastore holds, or what
+                gives that of the namespaces that the request may see.
             calibration: The predictor's weights, shared by requests and learning from them; by default the
                 shipped ones, learning from this request alone.
             recycled: What the target showed, shared by requests; by default of this request alone.
@@ -94,15 +99,16 @@ class BlendDrafter:
             chain: Draft one path, at each node its most probable token, for targets that verify no trees.
         """
         self._grow = grow_chain if chain else grow
-        self._stored = stored or _NOTHING_STORED
+        self._look = stored if callable(stored) else lambda _: stored or _NOTHING_STORED
         self._calibration = calibration or Calibration()
         self._shared_recycled = recycled
         self._learn = learn
         self._forget()
 
     def begin(self, request: DraftRequest) -> None:
-        """Index the passages, best first, and the prompt."""
+        """Index the passages, best first, and the prompt, and take what is stored as it is now."""
         self._forget()
+        self._stored = self._look(request.namespaces)
         texts = (*request.passages, request.prompt_ids)
         self._index.reserve(sum(len(text) + 1 for text in texts))
         starts = []
@@ -178,6 +184,7 @@ class BlendDrafter:
 
     def _forget(self) -> None:
         self._begun = False
+        self._stored = _NOTHING_STORED
         self._index: SuffixIndex = SuffixIndex()
         self._forms = FormIndex(None)
         self._recycled = self._shared_recycled or _NOTHING_SHOWN
@@ -228,7 +235,7 @@ class Blend:
 
         Args:
             datastore: Draft from what it holds as well; of the target's tokenizer.
-            namespaces: What requests may see of it; all by default.
+            namespaces: What requests may see of it, those that name namespaces too; all by default.
             learn: Told every answer, int32 [k], as it ends: a datastore's ``learn`` makes the next ones draft
                 from it.
             calibration: Weights that all requests draft by and teach; by default each starts from the shipped
@@ -248,6 +255,14 @@ class Blend:
         warm_up(self._datastore.snapshot([]) if self._datastore else None, chain=self._chain)
 
     def __call__(self) -> BlendDrafter:
-        """A drafter for one request, with what the datastore holds now."""
-        stored = self._datastore.snapshot(self._namespaces) if self._datastore else None
-        return BlendDrafter(stored, self._calibration, self._recycled, self._learn, chain=self._chain)
+        """A drafter for one request, which drafts from what the datastore holds when it begins."""
+        look = self._look if self._datastore else None
+        return BlendDrafter(look, self._calibration, self._recycled, self._learn, chain=self._chain)
+
+    def _look(self, namespaces: Sequence[str] | None) -> Snapshot:
+        assert self._datastore is not None
+        if namespaces is None:
+            namespaces = self._namespaces
+        elif self._namespaces is not None:
+            namespaces = [name for name in namespaces if name in self._namespaces]
+        return self._datastore.snapshot(namespaces)

@@ -36,6 +36,7 @@ class Worth:
     draft, less those that the draft took, proposed and verified. Once the last steps together have lost,
     nothing is asked for 16 steps, and twice as many after each trial that loses again. The first step, and
     the first one after a pause, catches up on the text: what it takes is spread over the 64 steps after it.
+    A pause ends early once half as many texts share a pass, as each token takes so much longer then.
 
     Attributes:
         verdict: Of the last judgement, whether drafting pays; None before the first one.
@@ -50,15 +51,21 @@ class Worth:
         self._steps = self._net = self._owed = 0.0
         self._pause = _PAUSE
         self._left = 0 if trusted else _PAUSE
+        self._texts = 0  # that shared the last pass that was drafted for
         self._catching_up = True
         self.verdict: bool | None = None
 
-    def wanted(self) -> bool:
-        """Whether to draft for the next step; to be asked once a step."""
-        if not self._left:
-            return True
-        self._left -= 1
-        return False
+    def wanted(self, texts: int = 1) -> bool:
+        """Whether to draft for the next step; to be asked once a step.
+
+        Args:
+            texts: That share its pass.
+        """
+        if self._left and 2 * texts > self._texts:
+            self._left -= 1
+            return False
+        self._left, self._texts = 0, texts
+        return True
 
     def judge(self, gained: float, spent: float) -> None:
         """Take in a step that was drafted for.

@@ -22,6 +22,8 @@ class EngineSpec(NamedTuple):
     device: str = "auto"
     dtype: str = "auto"
     datastore: str | None = None
+    draft_model: str | None = None
+    bridge_tokenizers: bool = False
 
 
 _loaded: dict[EngineSpec, Engine] = {}
@@ -70,8 +72,7 @@ def load(spec: EngineSpec) -> Engine:
 
     with _loading:
         if spec not in _loaded:
-            name = None if spec.model == DEFAULT_MODEL else spec.model
-            _loaded[spec] = Engine.from_pretrained(
-                name, device=spec.device, dtype=spec.dtype, datastore=spec.datastore
-            )
+            options = spec._asdict()
+            model = options.pop("model")
+            _loaded[spec] = Engine.from_pretrained(None if model == DEFAULT_MODEL else model, **options)
         return _loaded[spec]

@@ -14,7 +14,7 @@ from groundspeed.verify.grammar import JSON_WHITESPACE
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["AnswerForm", "answer_form", "closed"]
+__all__ = ["AnswerForm", "answer_form", "answer_schema", "closed", "instructions"]
 
 _ANY_OBJECT = {"type": "object"}
 
@@ -68,14 +68,19 @@ def answer_form(
     tools, forced = chosen_tools(tools, choice)
     if forced:
         return AnswerForm(tools, "", f"{OPENING}\n", Grammar.json_schema(_call_schema(forced)))
-    schema = _answer_schema(response_format)
+    schema = answer_schema(response_format)
     if schema is None:
         return AnswerForm(tools, "", "", None)
     grammar = _call_or_answer(tools, schema, tokenizer) if tools else Grammar.json_schema(schema)
-    return AnswerForm(tools, _instructions(schema), "", grammar)
+    return AnswerForm(tools, instructions(schema), "", grammar)
 
 
-def _answer_schema(response_format: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def answer_schema(response_format: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """The schema that a ``response_format`` holds an answer to; None for free text.
+
+    Raises:
+        InputError: There is no such format.
+    """
     match response_format:
         case None | {"type": "text"}:
             return None
@@ -90,7 +95,7 @@ def _answer_schema(response_format: Mapping[str, Any] | None) -> dict[str, Any] 
     )
 
 
-def _instructions(schema: Mapping[str, Any]) -> str:
+def instructions(schema: Mapping[str, Any]) -> str:
     """What to tell a model about its answer; of one that may be any object there is nothing to tell."""
     if schema == _ANY_OBJECT:
         return ""

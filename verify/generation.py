@@ -239,13 +239,17 @@ class Generation:
             tree=tree,
         )
 
-    def propose(self) -> DraftTree:
-        """The draft for the next step, no deeper than the answer may still be long."""
+    def propose(self, texts: int = 1) -> DraftTree:
+        """The draft for the next step, no deeper than the answer may still be long.
+
+        Args:
+            texts: That share its pass.
+        """
         left = self._limit - len(self._ids)
         if not self._speculates or left <= 1:
             return DraftTree.empty()
         budget = self._engine.cost.max_nodes
-        tree = self._drafts.propose(budget)
+        tree = self._drafts.propose(budget, texts)
         if self._grammar is not None:
             tree = self._grammar.weave(tree, budget)
         if not self._capability.supports_tree:

@@ -1,18 +1,39 @@
-"""The drafter of an engine by what it may draft from, before the target is loaded."""
+"""The drafter of an engine by what it may draft from, or by its name."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from groundspeed.drafting.base import DrafterFactory
 from groundspeed.drafting.blend import Blend
 from groundspeed.drafting.bridged import BridgedDraftModel
 from groundspeed.drafting.calibration import Calibration
 from groundspeed.drafting.draft_model import DraftModel
+from groundspeed.drafting.lookahead import LookaheadDrafter
+from groundspeed.drafting.medusa import Medusa
 from groundspeed.drafting.together import Together
+from groundspeed.errors import InputError
 from groundspeed.types import ProgressCallback
 
-__all__ = ["make_drafter"]
+if TYPE_CHECKING:
+    from groundspeed.verify.target import TransformersTarget
+
+__all__ = ["ForTarget", "drafter_by_name", "make_drafter"]
+
+ForTarget: TypeAlias = Callable[["TransformersTarget", Any], DrafterFactory]
+"""Makes a drafter that asks the target itself, once that is loaded; given the target and its tokenizer."""
+
+_WRITTEN = """\
+The cache keeps the keys and values of every token that was read, so that a step only computes what is \
+new. When a draft is accepted, its entries are moved next to those of the text, and the others are \
+dropped. How long a draft should be depends on two things: how likely each of its tokens is, and what it \
+takes to verify one more of them. On a small machine every token counts, while a large one reads sixteen \
+in the time of one. For example, if half of the drafted tokens are right, a draft of four brings nearly \
+one token more in each step. In short, a good drafter is cheap first and right second, and it should know \
+when to say nothing at all."""
+"""A text of no particular kind, on which the first layers of a model are measured."""
 
 
 def make_drafter(
@@ -66,3 +87,49 @@ def make_drafter(
         return DraftModel(lm, first=blend)
     bridge = bridge_between(tokenizer, load_tokenizer(draft_model))
     return Together(blend, BridgedDraftModel(lm, bridge))
+
+
+def drafter_by_name(name: str) -> ForTarget:
+    """A drafter that asks the target itself, by its name.
+
+    Args:
+        name: ``lookahead``; ``first-layers``, as many of the target's as measurement on a short text chooses;
+            or a folder of Medusa heads.
+
+    Raises:
+        InputError: There is none of that name. What is returned raises it for heads of another model.
+        ModelError: The heads cannot be read. What is returned raises it for a model that shows no layers.
+    """
+    if name == "lookahead":
+        return lambda target, tokenizer: LookaheadDrafter
+    if name == "first-layers":
+        return _first_layers
+    if Path(name).is_dir():
+        return _heads(Path(name))
+    raise InputError(
+        f"there is no drafter {name!r}; give blend, lookahead, first-layers, or a folder of Medusa heads"
+    )
+
+
+def _first_layers(target: TransformersTarget, tokenizer: Any) -> DrafterFactory:
+    from groundspeed.verify.early_exit import FirstLayers
+
+    return DraftModel(FirstLayers.chosen(target, tokenizer(_WRITTEN)["input_ids"]))
+
+
+def _heads(folder: Path) -> ForTarget:
+    from groundspeed.verify.medusa_heads import MedusaHeads
+    from groundspeed.verify.target_view import check_shown
+
+    heads = MedusaHeads.load(folder)
+
+    def check(target: TransformersTarget, tokenizer: Any) -> DrafterFactory:
+        check_shown(target, "Medusa heads")
+        if heads.width != target.config.hidden_size:
+            raise InputError(
+                f"the Medusa heads in {folder} take hidden states of width {heads.width} and the target's "
+                f"have {target.config.hidden_size}; give heads that were trained for this model"
+            )
+        return Medusa(heads)
+
+    return check

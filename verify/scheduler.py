@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from groundspeed.drafting.base import DraftTree
 from groundspeed.drafting.budget import BatchCost, share_budget
 from groundspeed.drafting.worth import Price
 from groundspeed.errors import GroundspeedError
@@ -21,7 +22,6 @@ from groundspeed.verify.prefix import PrefixCache
 if TYPE_CHECKING:
     import torch
 
-    from groundspeed.drafting.base import DraftTree
     from groundspeed.types import FinishReason
     from groundspeed.verify.base import Segment, TargetModel
     from groundspeed.verify.generation import Generation
@@ -36,7 +36,6 @@ _PIECE, _PIECE_BESIDE = 1024, 128
 _MOST_FAILED = 8
 """Passes in a row that may fail by their requests' own fault; after more the device is lost, most likely."""
 _DIED = "the thread that drives the model has died"
-_READING_PACE = 1 / 4  # how fast what is known of the time of reading follows
 
 
 class Ticket:
@@ -104,7 +103,6 @@ class Scheduler:
         self._target = target
         self._cost = cost
         self.most_active = most_active
-        self._reading = 0.0  # seconds that a token of a prompt adds to a pass
         self._price = Price(0.0, 0.0)  # of drafts, in the pass at hand
         self.cache_tokens = cache_bytes // max(target.bytes_per_token, 1)
         self._waiting: deque[Ticket] = deque()
@@ -230,18 +228,21 @@ class Scheduler:
         drafts = self._drafts()
         writing, trees = list(drafts), list(drafts.values())
         pieces: dict[Ticket, Segment] = {}
-        room = most = _PIECE_BESIDE if writing else _PIECE
+        room = _PIECE_BESIDE if writing else _PIECE
         for ticket in self._active:
             if room > 0 and ticket not in drafts:
                 pieces[ticket] = ticket.generation.segment(room)
                 room -= len(pieces[ticket].token_ids)
         if any(map(len, trees)):
+            # Prompts must be read whether or not a pass brings more tokens, and their texts will be written
+            # in the passes that a draft can save: so they count as if they were written already.
+            texts = len(drafts) + len(pieces)
             context = sum(ticket.generation.session.length for ticket in writing) // len(writing)
-            seconds = self._cost.of(len(writing)).seconds(context) + self._reading * (most - room)
-            trees = share_budget(trees, seconds / seconds[0])
+            seconds = self._cost.of(texts).seconds(context)
+            trees = share_budget([*trees, *[DraftTree.empty()] * len(pieces)], seconds / seconds[0])
             nodes = sum(map(len, trees))
-            self._price = Price(seconds[0] / len(writing), (seconds[nodes] - seconds[0]) / max(nodes, 1))
-        steps = zip(writing, trees, strict=True)
+            self._price = Price(seconds[0] / texts, (seconds[nodes] - seconds[0]) / max(nodes, 1))
+        steps = zip(writing, trees, strict=False)
         return {ticket: ticket.generation.step(tree) for ticket, tree in steps} | pieces
 
     def _drafts(self) -> dict[Ticket, DraftTree]:
@@ -249,22 +250,18 @@ class Scheduler:
         trees: dict[Ticket, DraftTree] = {}
         for ticket in [ticket for ticket in self._active if ticket.generation.decoding]:
             try:
-                trees[ticket] = ticket.generation.propose()
+                trees[ticket] = ticket.generation.propose(len(self._active))
             except Exception as error:
                 self._leave(ticket, error)
         return trees
 
     def _observe(self, segments: dict[Ticket, Segment], seconds: float) -> None:
-        """Learn what a pass costs, from those that only read and those that only write."""
-        tokens = sum(len(segment.token_ids) for segment in segments.values())
-        writing = [ticket.generation.written for ticket in segments]
-        if all(writing):
+        """Learn what a pass costs, from those that only write."""
+        if all(ticket.generation.written for ticket in segments):
+            texts = len(segments)
             nodes = sum(len(segment.tree) for segment in segments.values())
-            context = sum(segment.session.length - 1 for segment in segments.values()) // tokens
-            self._cost.of(tokens).observe(nodes, context, seconds)
-        elif not any(writing) and tokens >= _PIECE_BESIDE:
-            rate = seconds / tokens
-            self._reading += (rate - self._reading) * (_READING_PACE if self._reading else 1)
+            context = sum(segment.session.length - 1 for segment in segments.values()) // texts
+            self._cost.of(texts).observe(nodes, context, seconds)
 
     def _verify(self, segments: list[Segment]) -> list[torch.Tensor | Exception]:
         """By segment its logits, or what went wrong."""

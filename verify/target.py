@@ -8,7 +8,7 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -20,12 +20,13 @@ from groundspeed.verify.attention import IMPLEMENTATION, PassAttention, Pattern,
 from groundspeed.verify.base import Capability, Segment, TargetSession
 from groundspeed.verify.cache import KeyValueCache, Layout
 from groundspeed.verify.devices import Driver, driver_for
+from groundspeed.verify.packing import pack_linears
 from groundspeed.verify.paged_passes import PagedPasses
 from groundspeed.verify.pages import PagedCache
 from groundspeed.verify.probe import examine, try_tree
 from groundspeed.verify.sessions import ChainSession, RecomputeSession, TreeSession
 from groundspeed.verify.shallow import shallow_twin
-from groundspeed.verify.view import SessionView, head_inputs
+from groundspeed.verify.target_view import SessionView, head_inputs
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -119,6 +120,16 @@ class TransformersTarget:
         self.capability: Capability = examine(self)
         if self.capability.supports_tree and (drives := driver(self.device)) is not None:
             self._turn_to_pages(drives)
+
+    @classmethod
+    def packed(
+        cls, model: PreTrainedModel, *, driver: Callable[[torch.device], Driver | None] = driver_for
+    ) -> Self:
+        """Take a model into service, its linear layers packed where that can be and it verifies trees."""
+        target = cls(model, driver=driver)
+        if target.capability.supports_tree and pack_linears(model):
+            return cls(model, driver=driver)  # tried again as it is now
+        return target
 
     @property
     def vocab_size(self) -> int:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from suite.figures import comparison, spread
-from suite.part import BENCHMARKS, SHARED, Json, Part, Size
+from suite.part import BENCHMARKS, SHARED, Json, LeftOut, Part, Size
 from suite.speed import SPEC_BENCH
 
 if TYPE_CHECKING:
@@ -75,7 +77,7 @@ def measure_contexts(size: Size) -> Json:
     loaded = load_model()
     trained = loaded.model.config.max_position_embeddings
     lengths = CONTEXTS[: size.of(len(CONTEXTS))]
-    tokens, rounds = size.of(32, 6), size.of(3)
+    tokens, rounds = size.of(32, 6), size.of(2)
     loaded.model.config.max_position_embeddings = max(trained, lengths[-1] + tokens + 64)
     target = TransformersTarget(loaded.model)
     pack_linears(loaded.model)
@@ -129,17 +131,40 @@ def _writing(engine: Engine, request: GenerationRequest, rounds: int) -> dict[bo
 
 def measure_drafters(size: Size) -> Json:
     """The drafters that need nothing but the target."""
+    return _drafters(size, rounds=2, heads=None, models=[], leave_out=())
+
+
+def measure_trained_drafters(size: Size) -> Json:
+    """Those that need a model of their own or trained heads, where the environment names the folders.
+
+    ``GROUNDSPEED_BENCH_HEADS`` is a folder of Medusa heads for the embedded model,
+    ``GROUNDSPEED_BENCH_DRAFT_MODELS`` draft models, smallest first, with the separator of paths between.
+    """
+    heads = os.environ.get("GROUNDSPEED_BENCH_HEADS")
+    models = [one for one in os.environ.get("GROUNDSPEED_BENCH_DRAFT_MODELS", "").split(os.pathsep) if one]
+    if not heads and not models:
+        raise LeftOut(
+            "neither GROUNDSPEED_BENCH_HEADS nor GROUNDSPEED_BENCH_DRAFT_MODELS names a trained folder"
+        )
+    leave_out = ("prompt lookup", "lookahead", "first ")
+    return _drafters(size, rounds=1, heads=Path(heads) if heads else None, models=models, leave_out=leave_out)
+
+
+def _drafters(
+    size: Size, *, rounds: int, heads: Path | None, models: list[str], leave_out: tuple[str, ...]
+) -> Json:
     from drafters import drafters, measure
     from throughput import requests_for
 
     from groundspeed.verify.engine import Engine
 
     engine = Engine.from_pretrained()
-    tokens, rounds = size.of(48, 6), size.of(2)
+    tokens, rounds = size.of(48, 6), size.of(rounds)
     sets = {"RAG": [NORTHWIND], "nothing to copy": [NOTHING_TO_COPY]}
     asked = {name: requests_for(engine, files, size.of(2), tokens) for name, files in sets.items()}
     text = list(asked["RAG"][0].prompt)
-    factories = drafters(engine, [], engine.dtype, 0.0, None, text)
+    there = drafters(engine, models, engine.dtype, 0.0, heads, text)
+    factories = {name: make for name, make in there.items() if not name.startswith(leave_out)}
     found, compared = {}, []
     for name, requests in asked.items():
         found[name] = measure(engine, requests, factories, rounds)
@@ -194,7 +219,7 @@ def measure_idle(size: Size) -> Json:
         replace(request, seed=None)
         for request in requests_for(engine, [SPEC_BENCH], size.of(4), size.of(48, 6))
     ]
-    ratios = measure(engine, requests, size.of(3))
+    ratios = measure(engine, requests, size.of(2))
     low, middle, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
     return {
         "requests": len(requests),
@@ -206,8 +231,9 @@ def measure_idle(size: Size) -> Json:
 
 PARTS = (
     Part("throughput", 3.5, measure_throughput, (SPEC_BENCH,)),
-    Part("contexts", 3.5, measure_contexts, (PEPS,)),
+    Part("contexts", 3.0, measure_contexts, (PEPS,)),
     Part("drafters", 2.3, measure_drafters, (NORTHWIND, NOTHING_TO_COPY)),
+    Part("drafters-trained", 3.5, measure_trained_drafters, (NORTHWIND, NOTHING_TO_COPY)),
     Part("serving", 1.2, measure_serving, (NOTHING_TO_COPY,)),
-    Part("idle", 1.8, measure_idle, (SPEC_BENCH,)),
+    Part("idle", 1.2, measure_idle, (SPEC_BENCH,)),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import logging
 import subprocess
 import tempfile
 import time
@@ -14,14 +15,14 @@ from typing import Any
 
 from suite.figures import comparison, spread
 from suite.part import BENCHMARKS, ROOT, Json, LeftOut, Part, Size
-from suite.speed import RECORDED, prompts_of, setting_of
+from suite.speed import RECORDED, SPEC_BENCH, prompts_of, setting_of
 
 __all__ = ["PARTS"]
 
 TOKENS = 48
 LOOKUP_TOKENS = 10  # as many as generate's prompt lookup is given
 VLLM_PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
-VLLM_SCRIPT = BENCHMARKS / "vllm.py"
+VLLM_SCRIPT = BENCHMARKS / "vllm_methods.py"
 
 
 def measure_llama_cpp(size: Size) -> Json:
@@ -41,9 +42,10 @@ def measure_llama_cpp(size: Size) -> Json:
     from groundspeed.verify.engine import Engine
     from groundspeed.verify.loading import default_model_file
 
+    logging.getLogger("llama-cpp-python").setLevel(logging.ERROR)
     engine = Engine.from_pretrained()
     tokens, rounds = size.of(TOKENS, 8), size.of(3)
-    prompts = prompts_of(engine, RECORDED, size.of(5))
+    prompts = prompts_of(engine, RECORDED, size.of(4))
     ways: dict[str, Callable[[Any], int]] = {
         "groundspeed": lambda prompt: len(
             engine.generate(
@@ -88,12 +90,19 @@ def measure_llama_cpp(size: Size) -> Json:
 
 def _llama(library: Any, file: Path, tokens: int, *, lookup: bool) -> Callable[[Any], int]:
     """Answers a prompt with so many tokens, none of it remembered from the last."""
+    import torch
+
     draft = None
     if lookup:
         from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
         draft = LlamaPromptLookupDecoding(num_pred_tokens=LOOKUP_TOKENS)
-    model = library.Llama(str(file), n_ctx=2048, draft_model=draft, verbose=False)
+    threads = torch.get_num_threads()  # as many as the engine has; its own default is half of the cores
+    model = library.Llama(
+        str(file), n_ctx=2048, n_threads=threads, n_threads_batch=threads, draft_model=draft,
+        logits_all=lookup,  # else it has no room for the logits of a long prompt, which it keeps with a draft
+        verbose=False,
+    )  # fmt: skip
 
     def answer(prompt: Any) -> int:
         model.reset()
@@ -121,43 +130,33 @@ def _in_bfloat16(library: Any, file: Path) -> Iterator[Path]:
 
 
 def measure_vllm(size: Size) -> Json:
-    """VLLM with its own ways of drafting and with ours, in its own environment."""
+    """Answers by vLLM with its own ways of drafting and with ours, in its own environment."""
     if not VLLM_PYTHON.exists():
         raise LeftOut("vLLM has an environment of its own, .venv-vllm, which is not there")
-    if not VLLM_SCRIPT.exists():
-        raise LeftOut("there is no benchmarks/vllm.py")
+    requests, tokens = size.of(8, 2), size.of(64, 4)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "vllm.json"
-        # Without the script's own folder on the path: its name is that of the package.
-        subprocess.run([VLLM_PYTHON, "-P", VLLM_SCRIPT, "--json", file], cwd=ROOT, check=True)
+        words = ["--requests", str(requests), "--tokens", str(tokens), "--json", str(file)]
+        subprocess.run([VLLM_PYTHON, VLLM_SCRIPT, SPEC_BENCH, *words], cwd=ROOT, check=True)
         measured: Json = json.loads(file.read_text(encoding="utf-8"))
-    return {**measured, "comparisons": vllm_comparisons(measured)}
+    measured["settings"].pop("model")  # a path of this machine
+    asked = "from importlib.metadata import version; print(version('vllm'))"
+    version = subprocess.run([VLLM_PYTHON, "-c", asked], capture_output=True, text=True, check=True)
+    measured["settings"]["version"] = version.stdout.strip()
+    return {**measured, "comparisons": vllm_comparisons(measured["ways"])}
 
 
-def vllm_comparisons(measured: Json) -> list[Json]:
-    """Our method inside vLLM against its own, by the time per token.
-
-    Args:
-        measured: ``methods``, by name ``seconds``, a number a round, and ``tokens``; ours are those whose
-            name has "groundspeed" in it, and the first of them is compared.
-    """
-    methods = measured["methods"]
-    ours = next(name for name in methods if "groundspeed" in name)
+def vllm_comparisons(ways: dict[str, Json]) -> list[Json]:
+    """Our proposer inside vLLM against its own methods, by tokens a second while answers are written."""
+    ours = ways["groundspeed"]["tokens_per_second"]
     return [
-        comparison(
-            "whole answers inside vLLM",
-            name,
-            [
-                theirs / own * methods[ours]["tokens"] / figures["tokens"]
-                for theirs, own in zip(figures["seconds"], methods[ours]["seconds"], strict=True)
-            ],
-        )
-        for name, figures in methods.items()
+        comparison("answers inside vLLM", f"vLLM, {name}", [ours / figures["tokens_per_second"]])
+        for name, figures in ways.items()
         if "groundspeed" not in name
     ]
 
 
 PARTS = (
-    Part("llama-cpp", 3.0, measure_llama_cpp, RECORDED),
-    Part("vllm", 5.0, measure_vllm),
+    Part("llama-cpp", 2.5, measure_llama_cpp, RECORDED),
+    Part("vllm", 5.0, measure_vllm, (SPEC_BENCH,)),
 )

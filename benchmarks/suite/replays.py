@@ -11,7 +11,7 @@ from suite.speed import RECORDED
 __all__ = ["BUDGETS", "PARTS"]
 
 BUDGETS = (16, 32, 64)
-ROWS = 60
+ROWS = 40
 
 
 def measure(size: Size, *, history: float) -> Json:
@@ -33,16 +33,16 @@ def measure(size: Size, *, history: float) -> Json:
         "history": history,
         "rows": rows,
         "absent": {name: d.package for name, d in DRAFTERS.items() if not d.installed},
-        "comparisons": comparisons(rows),
+        "comparisons": comparisons(rows, "with earlier answers, " if history else ""),
     }
 
 
-def comparisons(rows: list[Json]) -> list[Json]:
+def comparisons(rows: list[Json], how: str) -> list[Json]:
     """The blend against everything else, set by set and budget by budget."""
     found = {(row["dataset"], row["budget"], row["drafter"]): row["tokens_per_step"] for row in rows}
     return [
         comparison(
-            f"{dataset}, budget {budget}",
+            f"answers of {dataset}, {how}budget {budget}",
             drafter,
             [found[dataset, budget, "blend"] / theirs],
             "tokens per step",
@@ -53,6 +53,6 @@ def comparisons(rows: list[Json]) -> list[Json]:
 
 
 PARTS = (
-    Part("replay", 1.2, partial(measure, history=0.0), RECORDED),
-    Part("replay-history", 2.0, partial(measure, history=1.0), RECORDED),
+    Part("replay", 1.7, partial(measure, history=0.0), RECORDED),
+    Part("replay-history", 3.0, partial(measure, history=1.0), RECORDED),
 )

@@ -19,8 +19,8 @@ from suite.part import BENCHMARKS, ROOT, Json, Part, Size
 __all__ = ["Results", "key_of", "machine", "provenance"]
 
 ROOMS = ("src", "datastores", "retrieval", "drafting", "verify", "integrations")
-PRESENTATION = ("report", "tables", "plots")
-"""Modules of the suite that only show what was measured."""
+PAGES = BENCHMARKS / "suite" / "pages"
+"""Only shows what was measured."""
 PACKAGES = (
     "groundspeed", "torch", "transformers", "numba", "numpy", "tokenizers", "sentence-transformers",
     "arctic-inference", "draftretriever", "infini-gram", "pydivsufsort", "llama-cpp-python",
@@ -102,12 +102,17 @@ def provenance(part: Part, size: Size, *, date: str, seconds: float) -> Json:
         "seconds": round(seconds, 1),
         "command": f"python benchmarks/run.py --parts {part.name}" + (" --quick" if size.quick else ""),
         "machine": machine(),
-        "threads": torch.get_num_threads() if torch else None,
+        "threads": torch.get_num_threads() if torch else _default_threads(),
         "versions": versions(),
         "inputs": [
             {"file": _shown(file), "rows": _rows(file), "sha256": _digest(file)} for file in part.inputs
         ],
     }
+
+
+def _default_threads() -> int:
+    """What PyTorch takes in a process that a part started, if not in its own."""
+    return int(os.environ.get("OMP_NUM_THREADS") or machine()["cores"])
 
 
 def _shown(file: Path) -> str:
@@ -140,7 +145,7 @@ def _sources() -> Iterable[Path]:
     for room in ROOMS:
         yield from (file for file in (ROOT / room).rglob("*") if file.suffix in (".py", ".npy"))
     for file in BENCHMARKS.rglob("*.py"):
-        if file.stem not in PRESENTATION:
+        if not file.is_relative_to(PAGES):
             yield file
 
 

@@ -84,6 +84,7 @@ def _measure(part: Part, size: Size, pipe: Connection) -> None:
     """In the part's process, which leads a group of its own: whatever the part starts ends with it."""
     os.setsid()
     date, begun = datetime.now(UTC).isoformat(timespec="seconds"), time.perf_counter()
+    key = key_of(part, size)  # before, as the code may be edited meanwhile
     what: Json
     try:
         missing = [file for file in part.inputs if not file.exists()]
@@ -98,4 +99,4 @@ def _measure(part: Part, size: Size, pipe: Connection) -> None:
         pipe.send((None, traceback.format_exc()))
         return
     where = provenance(part, size, date=date, seconds=time.perf_counter() - begun) if "data" in what else {}
-    pipe.send(({"part": part.name, "key": key_of(part, size), "provenance": where, **what}, ""))
+    pipe.send(({"part": part.name, "key": key, "provenance": where, **what}, ""))

@@ -37,6 +37,7 @@ def ask(
     datastore: options.Datastore = None,
     learn: options.Learn = None,
     model: options.Model = None,
+    drafter: options.Drafter = "blend",
     draft_model: options.DraftModel = None,
     bridge_tokenizers: options.BridgeTokenizers = False,
     device: options.Device = "auto",
@@ -59,7 +60,7 @@ def ask(
     _check_learning(learn, datastore)
     check_html(html)
     retriever = Retriever.open(store, embedding_model)
-    engine = load_engine(model, device, dtype, datastore, draft_model, bridge_tokenizers)
+    engine = load_engine(model, device, dtype, datastore, draft_model, bridge_tokenizers, drafter)
     events = RagPipeline(engine, retriever).stream(
         question,
         k=passages,
@@ -93,6 +94,7 @@ def generate(
     datastore: options.Datastore = None,
     learn: options.Learn = None,
     model: options.Model = None,
+    drafter: options.Drafter = "blend",
     draft_model: options.DraftModel = None,
     bridge_tokenizers: options.BridgeTokenizers = False,
     device: options.Device = "auto",
@@ -119,7 +121,7 @@ def generate(
     passages = tuple(Passage(str(path), _read_text(path)) for path in document or ())
     _check_learning(learn, datastore)
     grammar = None if json_schema is None else Grammar.json_schema(_read_text(json_schema))
-    engine = load_engine(model, device, dtype, datastore, draft_model, bridge_tokenizers)
+    engine = load_engine(model, device, dtype, datastore, draft_model, bridge_tokenizers, drafter)
     request = GenerationRequest(
         prompt=prompt,
         passages=passages,

@@ -49,6 +49,7 @@ def speed(
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Measured rounds.")] = 3,
     model: options.Model = None,
+    drafter: options.Drafter = "blend",
     draft_model: options.DraftModel = None,
     bridge_tokenizers: options.BridgeTokenizers = False,
     device: options.Device = "auto",
@@ -67,7 +68,7 @@ def speed(
             f"no prompt has {min_prompt_tokens} tokens or more and {max_prompt_tokens} or fewer; swap them"
         )
     check_peers(method or PEERS)
-    engine = load_engine(model, device, dtype, draft_model=draft_model, bridge_tokenizers=bridge_tokenizers)
+    engine = load_engine(model, device, dtype, None, draft_model, bridge_tokenizers, drafter)
     chosen = read_prompts(files, engine.tokenizer, prompts or 20, lengths, at_most=prompts is None)
     with progress_bars() as report:
         reference = load_model(model, device, dtype, report).model

@@ -71,6 +71,12 @@ DraftModel: TypeAlias = Annotated[
     str | None,
     typer.Option(help="Smaller model with the same tokens that drafts as well: hub id, folder or GGUF file."),
 ]
+Drafter: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        help="What drafts: blend, lookahead, first-layers (of the model itself), or a folder of Medusa heads."
+    ),
+]
 BridgeTokenizers: TypeAlias = Annotated[
     bool,
     typer.Option("--bridge-tokenizers", help="Let a draft model with other tokens draft as text."),
@@ -84,6 +90,7 @@ def load_engine(
     datastore: Path | None = None,
     draft_model: str | None = None,
     bridge_tokenizers: bool = False,
+    drafter: str = "blend",
     most_active: int = 16,
 ) -> Engine:
     """Load the target model behind a progress bar."""
@@ -95,6 +102,7 @@ def load_engine(
             model,
             device=device,
             dtype=dtype,
+            drafter=drafter,
             datastore=datastore,
             draft_model=draft_model,
             bridge_tokenizers=bridge_tokenizers,

@@ -24,6 +24,9 @@ def serve(
     ] = None,
     embedding_model: options.EmbeddingModel = None,
     datastore: options.Datastore = None,
+    drafter: options.Drafter = "blend",
+    draft_model: options.DraftModel = None,
+    bridge_tokenizers: options.BridgeTokenizers = False,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
@@ -73,6 +76,7 @@ def serve(
     settings = Settings(
         model=name,
         store=store,
+        datastore=None if store is None else datastore,
         embedding_model=embedding_model,
         keys=keys,
         cors_origins=tuple(cors_origin or ()),
@@ -87,6 +91,22 @@ def serve(
     )
     if not len(keys) and host not in _LOCAL:
         print_note(f"anyone who reaches {host}:{port} may ask; give --api-keys FILE, or set {ENVIRONMENT}")
-    app = create_app(load_engine(model, device, dtype, datastore, most_active=max_active), settings)
+    if settings.datastore is not None:
+        _make_datastore(settings.datastore, model)
+    engine = load_engine(
+        model, device, dtype, datastore, draft_model, bridge_tokenizers, drafter, most_active=max_active
+    )
+    app = create_app(engine, settings)
     write_log(log_prompts=log_prompts)
     make_server(app, host, port, drain).run()
+
+
+def _make_datastore(folder: Path, model: str | None) -> None:
+    """Make the datastore, as the store is made, where there is none: it will get documents over HTTP."""
+    from groundspeed.datastores.fingerprint import TokenizerFingerprint
+    from groundspeed.datastores.tokens import is_token_datastore
+    from groundspeed.datastores.writer import TokenDatastoreWriter
+    from groundspeed.verify.loading import load_tokenizer
+
+    if not is_token_datastore(folder):
+        TokenDatastoreWriter.open(folder, TokenizerFingerprint.of(load_tokenizer(model))).close()

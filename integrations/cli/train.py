@@ -10,11 +10,12 @@ import typer
 
 from groundspeed.errors import InputError
 from groundspeed.integrations.cli import options
-from groundspeed.integrations.cli.console import print_json, progress_bars, stdout
-from groundspeed.integrations.cli.options import load_engine
+from groundspeed.integrations.cli.console import print_json, progress_bars, quiet_libraries, stdout
+from groundspeed.types import ProgressCallback
 
 if TYPE_CHECKING:
     from groundspeed.integrations.training.samples import Sample
+    from groundspeed.verify.loading import LoadedModel
 
 __all__ = ["train"]
 
@@ -61,9 +62,14 @@ def medusa(
     from groundspeed.integrations.training.medusa import head_accuracy, train_heads
     from groundspeed.verify.loading import load_model
 
-    learnt, held_out = _samples(files, prompts, max_prompt_tokens, max_tokens, model, device, dtype)
+    quiet_libraries()
     with progress_bars() as report:
-        target = load_model(model, device, dtype, report).model
+        loaded = load_model(model, device, dtype, report)
+        target = loaded.model
+        output = target.get_output_embeddings()
+        learnt, held_out = _samples(files, loaded, prompts, max_prompt_tokens, max_tokens, report)
+        # Answering packs the layers, which then have no gradients, and heads learn through this one.
+        target.set_output_embeddings(output)
         trained = train_heads(
             target, learnt, count=heads, epochs=epochs, learning_rate=learning_rate, on_progress=report
         )
@@ -99,12 +105,11 @@ def draft(
     from groundspeed.integrations.training.alignment import acceptance, align, first_layers
     from groundspeed.verify.loading import load_model
 
-    learnt, held_out = _samples(files, prompts, max_prompt_tokens, max_tokens, model, device, dtype)
+    quiet_libraries()
     with progress_bars() as report:
-        target = load_model(model, device, "float32", report)
-        small = target.model
+        target = load_model(model, device, dtype, report)
         if draft is None:
-            small = first_layers(small, layers).to(small.device)
+            small = first_layers(target.model, layers).to(target.model.device)
         else:
             small = load_model(draft, device, "float32", report).model
             sizes = [m.config.get_text_config().vocab_size for m in (target.model, small)]
@@ -113,6 +118,7 @@ def draft(
                     f"{draft} has {sizes[1]} tokens and {target.name} {sizes[0]}; give a draft model with "
                     "the target's vocabulary"
                 )
+        learnt, held_out = _samples(files, target, prompts, max_prompt_tokens, max_tokens, report)
         before = acceptance(small, held_out)
         align(small, learnt, epochs=epochs, learning_rate=learning_rate, on_progress=report)
     after = acceptance(small, held_out)
@@ -129,27 +135,27 @@ def draft(
 
 def _samples(
     files: Sequence[Path],
+    loaded: LoadedModel,
     prompts: int,
     max_prompt_tokens: int,
     max_tokens: int,
-    model: str | None,
-    device: str,
-    dtype: str,
+    report: ProgressCallback,
 ) -> tuple[list[Sample], list[Sample]]:
     """The model's answers to prompts, and plain text in pieces: to learn from, and held out."""
     from groundspeed.integrations.bench.prompts import read_prompts
     from groundspeed.integrations.training.samples import answers, blocks, split
-    from groundspeed.verify.loading import load_tokenizer
+    from groundspeed.verify.engine import Engine
+    from groundspeed.verify.target import TransformersTarget
 
     asked = [file for file in files if file.suffix in _PROMPT_FILES]
     found: list[Sample] = []
     for file in files:
         if file not in asked:
-            found += blocks(load_tokenizer(model)(file.read_text(encoding="utf-8"))["input_ids"], _BLOCK)
+            found += blocks(loaded.tokenizer(file.read_text(encoding="utf-8"))["input_ids"], _BLOCK)
     if asked:
-        with load_engine(model, device, dtype) as engine, progress_bars() as report:
-            lengths = range(1, max_prompt_tokens + 1)
-            chosen = read_prompts(asked, engine.tokenizer, prompts, lengths, at_most=True)
+        lengths = range(1, max_prompt_tokens + 1)
+        chosen = read_prompts(asked, loaded.tokenizer, prompts, lengths, at_most=True)
+        with Engine(TransformersTarget.packed(loaded.model), loaded.tokenizer) as engine:
             found += answers(engine, chosen, max_tokens, report)
     return split(found, _HELD_OUT)
 

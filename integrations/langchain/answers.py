@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from langchain_core.messages import AIMessage, AIMessageChunk
 from langchain_core.messages.ai import UsageMetadata
@@ -17,16 +17,40 @@ from groundspeed.errors import GenerationTimeoutError
 from groundspeed.integrations.logprobs import chat_logprobs
 from groundspeed.integrations.tools import AnswerReader, Call
 from groundspeed.integrations.view.record import stats_as_json
-from groundspeed.types import Event, GenerationResult, GenerationStats, Passage, StepEvent
+from groundspeed.types import Event, GenerationResult, GenerationStats, GroundedSpan, Passage, StepEvent
 
 if TYPE_CHECKING:
     from groundspeed.verify.engine import Engine
 
-__all__ = ["ChatAnswer", "check_in_time", "citations", "metadata", "usage"]
+__all__ = [
+    "ChatAnswer",
+    "Ending",
+    "answer_metadata",
+    "chat_result",
+    "check_in_time",
+    "citations",
+    "last_chunk",
+    "metadata",
+    "usage",
+]
+
+
+class Ending(NamedTuple):
+    """What there is to say of an answer when it is over.
+
+    Attributes:
+        metadata: See ``answer_metadata``.
+        usage: Tokens, where they were counted.
+        citations: For the content.
+    """
+
+    metadata: dict[str, Any]
+    usage: UsageMetadata | None
+    citations: Sequence[Citation]
 
 
 class ChatAnswer:
-    """One answer of a chat model, whole or as it comes."""
+    """One answer of a chat model in this process, whole or as it comes."""
 
     def __init__(
         self,
@@ -62,18 +86,9 @@ class ChatAnswer:
         if isinstance(event, StepEvent):
             yield from map(self._piece, self._reader.push(event.text))
         elif isinstance(event, GenerationResult):
-            check_in_time(event)
+            ending = self._ending(event)
             yield from map(self._piece, self._reader.finish())
-            content: Any = ""
-            if self._cite and event.grounding:
-                content = [{"type": "text", "text": "", "annotations": citations(event, self._passages)}]
-            message = AIMessageChunk(
-                content=content,
-                usage_metadata=usage(event.stats),
-                response_metadata=self._metadata(event),
-                chunk_position="last",
-            )
-            yield ChatGenerationChunk(message=message, generation_info={"finish_reason": event.finish_reason})
+            yield last_chunk(ending)
 
     def result(self, result: GenerationResult) -> ChatResult:
         """The whole answer.
@@ -81,32 +96,7 @@ class ChatAnswer:
         Raises:
             GenerationTimeoutError: It is not whole.
         """
-        check_in_time(result)
-        parts = self._reader.whole(result.text)
-        text = "".join(part for part in parts if isinstance(part, str))
-        valid, invalid = [], []
-        for call in (part for part in parts if isinstance(part, Call)):
-            try:
-                valid.append(_parsed(call))
-            except ValueError as error:
-                invalid.append(
-                    invalid_tool_call(name=call.name, args=call.arguments, id=call.id, error=str(error))
-                )
-        content: Any = text
-        if self._cite and result.grounding:
-            content = [{"type": "text", "text": text, "annotations": citations(result, self._passages)}]
-        message = AIMessage(
-            content=content,
-            tool_calls=valid,
-            invalid_tool_calls=invalid,
-            usage_metadata=usage(result.stats),
-            response_metadata=self._metadata(result),
-        )
-        info = {"finish_reason": result.finish_reason}
-        return ChatResult(
-            generations=[ChatGeneration(message=message, generation_info=info)],
-            llm_output={"model_name": self._model_name},
-        )
+        return chat_result(self._reader.whole(result.text), self._ending(result))
 
     def _piece(self, part: str | Call) -> ChatGenerationChunk:
         if isinstance(part, str):
@@ -115,20 +105,65 @@ class ChatAnswer:
         self._calls += 1
         return ChatGenerationChunk(message=AIMessageChunk(content="", tool_call_chunks=[chunk]))
 
-    def _metadata(self, result: GenerationResult) -> dict[str, Any]:
-        return metadata(result, self._engine, self._model_name)
+    def _ending(self, result: GenerationResult) -> Ending:
+        check_in_time(result.finish_reason, result.stats.completion_tokens)
+        cited = citations(result.grounding, self._passages) if self._cite else ()
+        return Ending(metadata(result, self._engine, self._model_name), usage(result.stats), cited)
 
 
-def check_in_time(result: GenerationResult) -> None:
+def chat_result(parts: Iterable[str | Call], ending: Ending) -> ChatResult:
+    """A whole answer."""
+    parts = list(parts)
+    content: Any = "".join(part for part in parts if isinstance(part, str))
+    valid, invalid = [], []
+    for call in (part for part in parts if isinstance(part, Call)):
+        try:
+            valid.append(_parsed(call))
+        except ValueError as error:
+            invalid.append(
+                invalid_tool_call(name=call.name, args=call.arguments, id=call.id, error=str(error))
+            )
+    if ending.citations:
+        content = [{"type": "text", "text": content, "annotations": ending.citations}]
+    message = AIMessage(
+        content=content,
+        tool_calls=valid,
+        invalid_tool_calls=invalid,
+        usage_metadata=ending.usage,
+        response_metadata=ending.metadata,
+    )
+    info = {"finish_reason": ending.metadata["finish_reason"]}
+    return ChatResult(
+        generations=[ChatGeneration(message=message, generation_info=info)],
+        llm_output={"model_name": ending.metadata["model_name"]},
+    )
+
+
+def last_chunk(ending: Ending) -> ChatGenerationChunk:
+    """The end of a stream."""
+    content: Any = ""
+    if ending.citations:
+        content = [{"type": "text", "text": "", "annotations": ending.citations}]
+    message = AIMessageChunk(
+        content=content,
+        usage_metadata=ending.usage,
+        response_metadata=ending.metadata,
+        chunk_position="last",
+    )
+    info = {"finish_reason": ending.metadata["finish_reason"]}
+    return ChatGenerationChunk(message=message, generation_info=info)
+
+
+def check_in_time(finish_reason: str, tokens: int) -> None:
     """Refuse an answer that a timeout cut: LangChain's retries and fallbacks go by errors.
 
     Raises:
         GenerationTimeoutError: Saying how far it came.
     """
-    if result.finish_reason == "timeout":
+    if finish_reason == "timeout":
         raise GenerationTimeoutError(
-            f"the answer has {result.stats.completion_tokens} tokens after its timeout and is not whole; "
-            "raise timeout, lower max_tokens, or take what comes in time by streaming"
+            f"the answer has {tokens} tokens after its timeout and is not whole; raise timeout, lower "
+            "max_tokens, or take what comes in time by streaming"
         )
 
 
@@ -143,31 +178,51 @@ def usage(stats: GenerationStats) -> UsageMetadata:
 
 
 def metadata(result: GenerationResult, engine: Engine, model_name: str) -> dict[str, Any]:
-    """How the answer came about, in terms that JSON can hold."""
-    facts: dict[str, Any] = {
+    """``answer_metadata`` of a result."""
+    logprobs = None if result.logprobs is None else chat_logprobs(engine.tokenizer, result.logprobs)
+    return answer_metadata(
+        model_name,
+        result.finish_reason,
+        result.grounding,
+        statistics=stats_as_json(result.stats),
+        stop=result.stop,
+        seed=result.seed,
+        logprobs=logprobs,
+    )
+
+
+def answer_metadata(
+    model_name: str,
+    finish_reason: str,
+    grounding: Iterable[GroundedSpan],
+    *,
+    statistics: dict[str, Any] | None = None,
+    stop: str | int | None = None,
+    seed: int | None = None,
+    logprobs: list[dict[str, Any]] | None = None,
+) -> dict[str, Any]:
+    """How an answer came about, in terms that JSON can hold; what is not known is left out."""
+    known = {
         "model_name": model_name,
         "model_provider": "groundspeed",
-        "finish_reason": result.finish_reason,
-        "speculative_decoding": stats_as_json(result.stats),
-        "grounding": [asdict(span) for span in result.grounding],
+        "finish_reason": finish_reason,
+        "speculative_decoding": statistics,
+        "grounding": [asdict(span) for span in grounding],
+        "stop": stop,
+        "seed": seed,
+        "logprobs": None if logprobs is None else {"content": logprobs},
     }
-    if result.stop is not None:
-        facts["stop"] = result.stop
-    if result.seed is not None:
-        facts["seed"] = result.seed
-    if result.logprobs is not None:
-        facts["logprobs"] = {"content": chat_logprobs(engine.tokenizer, result.logprobs)}
-    return facts
+    return {name: value for name, value in known.items() if value is not None}
 
 
-def citations(result: GenerationResult, passages: Sequence[Passage]) -> list[Citation]:
-    """The spans that the answer copied, as LangChain's citations.
+def citations(grounding: Iterable[GroundedSpan], passages: Sequence[Passage]) -> list[Citation]:
+    """The spans that an answer copied, as LangChain's citations.
 
     Offsets of the answer are ``start_index`` and ``end_index``; those of the document, its id and the
     passage's number stand in ``extras``.
     """
     found = []
-    for span in result.grounding:
+    for span in grounding:
         facts = passages[span.passage].metadata
         url = next(
             (str(facts[key]) for key in ("url", "source") if str(facts.get(key)).startswith("http")), None

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel, LangSmithParams, LanguageModelInput, ModelProfile
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable, RunnableConfig
-from langchain_core.runnables.config import get_config_list
+from langchain_core.runnables.config import get_config_list, run_in_executor
 from langchain_core.tools import BaseTool
-from pydantic import BaseModel
+from langchain_core.utils import secret_from_env
+from pydantic import BaseModel, Field, SecretStr, model_validator
 
+from groundspeed.errors import InputError
+from groundspeed.integrations.engines import EngineSpec
 from groundspeed.integrations.forms import answer_form
 from groundspeed.integrations.langchain.answers import ChatAnswer
 from groundspeed.integrations.langchain.documents import without_documents
 from groundspeed.integrations.langchain.forms import openai_format, openai_tools
 from groundspeed.integrations.langchain.messages import turns
+from groundspeed.integrations.langchain.remote import RemoteCall, Server, server_at
+from groundspeed.integrations.langchain.remote_body import FORM, remote_call, tokenizer_of
 from groundspeed.integrations.langchain.settings import GroundspeedSettings
 from groundspeed.integrations.langchain.structured import structured_output
 from groundspeed.integrations.tools import CLOSING, chosen_tools
@@ -27,6 +32,8 @@ from groundspeed.integrations.turns import TurnPrompt
 from groundspeed.types import GenerationRequest
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
     from groundspeed.verify.engine import Engine
 
 __all__ = ["ChatGroundspeed"]
@@ -50,7 +57,7 @@ _AT_ONCE = 64
 
 
 class ChatGroundspeed(GroundspeedSettings, BaseChatModel):
-    """A chat model in this process that drafts its answers from the documents of the conversation.
+    """A chat model that drafts its answers from the documents of the conversation: here, or at ``base_url``.
 
     Documents come with a call, ``draft_documents=[...]``, or with messages: in the ``artifact`` of tool
     messages and in ``additional_kwargs["documents"]``. They are drafted from and grounded in; they never
@@ -59,6 +66,26 @@ class ChatGroundspeed(GroundspeedSettings, BaseChatModel):
 
     streaming: bool = False
     """Answer ``invoke`` by a stream as well, so that callbacks are told of every piece."""
+    base_url: str | None = None
+    """Of a server's API, ``http://127.0.0.1:8000/v1``, whose model is asked instead of one in this process:
+    ``groundspeed serve``, or vLLM with our proposer."""
+    api_key: SecretStr | None = Field(default_factory=secret_from_env("GROUNDSPEED_API_KEY", default=None))
+    """Of the server; by default what the environment variable GROUNDSPEED_API_KEY holds, if anything."""
+    max_retries: int = 2
+    """How often a request is sent again that found the server busy or not there."""
+    tokenizer: str | None = None
+    """Hub id or folder of the served model's tokenizer, by default ``model``: it turns documents into token
+    ids for a vLLM server, and counts tokens."""
+
+    @model_validator(mode="after")
+    def _check_place(self) -> Self:
+        local = {"shared_engine", *EngineSpec._fields[1:]}
+        if self.base_url and (given := sorted(local & self.model_fields_set)):
+            raise InputError(
+                f"base_url was given, and {', '.join(given)}, which is for a model in this process; give one "
+                "or the other"
+            )
+        return self
 
     @property
     def _llm_type(self) -> str:
@@ -66,10 +93,15 @@ class ChatGroundspeed(GroundspeedSettings, BaseChatModel):
 
     @property
     def _identifying_params(self) -> dict[str, Any]:
-        return self.settings
+        return {**self.settings, **({"base_url": self.base_url} if self.base_url else {})}
+
+    @property
+    def lc_secrets(self) -> dict[str, str]:
+        """What must not be serialised."""
+        return {"api_key": "GROUNDSPEED_API_KEY"}
 
     def _resolve_model_profile(self) -> ModelProfile:
-        engine = self._engine_at_hand(self.model)
+        engine = None if self.base_url else self._engine_at_hand(self.model)
         room = engine.target.context_length if engine is not None else None
         return {**_PROFILE, **({"max_input_tokens": room} if room else {})}
 
@@ -80,6 +112,8 @@ class ChatGroundspeed(GroundspeedSettings, BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
+        if self._server is not None:
+            return self._server.generate(self._remote_call(self._server, messages, stop, kwargs))
         engine = self._engine_for(kwargs.pop("model", self.model))
         request, answer = self._prepared(engine, messages, stop, kwargs)
         return answer.result(engine.generate(request))
@@ -91,6 +125,9 @@ class ChatGroundspeed(GroundspeedSettings, BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
+        if self._server is not None:
+            call = await run_in_executor(None, self._remote_call, self._server, messages, stop, kwargs)
+            return await self._server.agenerate(call)
         engine = await self._aengine_for(kwargs.pop("model", self.model))
         request, answer = self._prepared(engine, messages, stop, kwargs)
         return answer.result(await engine.agenerate(request))
@@ -102,6 +139,9 @@ class ChatGroundspeed(GroundspeedSettings, BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
+        if self._server is not None:
+            yield from self._server.stream(self._remote_call(self._server, messages, stop, kwargs))
+            return
         engine = self._engine_for(kwargs.pop("model", self.model))
         request, answer = self._prepared(engine, messages, stop, kwargs)
         with engine.stream(request) as events:
@@ -115,6 +155,12 @@ class ChatGroundspeed(GroundspeedSettings, BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
+        if self._server is not None:
+            call = await run_in_executor(None, self._remote_call, self._server, messages, stop, kwargs)
+            async with aclosing(self._server.astream(call)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+            return
         engine = await self._aengine_for(kwargs.pop("model", self.model))
         request, answer = self._prepared(engine, messages, stop, kwargs)
         async with aclosing(engine.astream(request)) as events:
@@ -149,6 +195,32 @@ class ChatGroundspeed(GroundspeedSettings, BaseChatModel):
             cite=self.output_version == "v1",
         )
         return request, answer
+
+    @property
+    def _server(self) -> Server | None:
+        """The server whose model is asked, if it is not one in this process."""
+        if self.base_url is None:
+            return None
+        key = self.api_key.get_secret_value() if self.api_key else None
+        return server_at(self.base_url, key, self.max_retries)
+
+    def _remote_call(
+        self, server: Server, messages: list[BaseMessage], stop: list[str] | None, call: dict[str, Any]
+    ) -> RemoteCall:
+        """What a server is asked for a call; may ask it for its models, and load a tokenizer."""
+        model = call.pop("model", self.model)
+        messages, carried = without_documents(messages)
+        form = {name: call.pop(name, None) for name in FORM}
+        form["tools"] = openai_tools(form["tools"])
+        form["response_format"] = openai_format(form["response_format"])
+        return remote_call(
+            server.served(model),
+            turns(messages),
+            self._request("", carried, stop, call),
+            form,
+            tokenizer=self.tokenizer or model,
+            cite=self.output_version == "v1",
+        )
 
     def bind_tools(
         self,
@@ -211,7 +283,22 @@ class ChatGroundspeed(GroundspeedSettings, BaseChatModel):
         self, messages: list[BaseMessage], tools: Sequence[Any] | None = None
     ) -> int:
         """How many tokens the prompt for the messages has, the chat template's included."""
-        return len(TurnPrompt(self.engine.tokenizer).ids(turns(messages), openai_tools(tools)))
+        return len(TurnPrompt(self._own_tokenizer).ids(turns(messages), openai_tools(tools)))
+
+    @property
+    def engine(self) -> Engine:
+        """The engine; the first access may load it.
+
+        Raises:
+            InputError: The model is a server's.
+        """
+        if self.base_url:
+            raise InputError(f"the model is that of {self.base_url}; there is no engine in this process")
+        return super().engine
+
+    @property
+    def _own_tokenizer(self) -> PreTrainedTokenizerBase:
+        return tokenizer_of(self.tokenizer or self.model) if self.base_url else super()._own_tokenizer
 
     # What follows keeps documents out of traces and cache keys.
 

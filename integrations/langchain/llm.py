@@ -116,7 +116,7 @@ class GroundspeedLLM(GroundspeedSettings, BaseLLM):
         return None
 
     def _info(self, engine: Engine, result: GenerationResult) -> dict[str, Any]:
-        check_in_time(result)
+        check_in_time(result.finish_reason, result.stats.completion_tokens)
         return {
             **metadata(result, engine, engine.model_name or self.model),
             "usage_metadata": usage(result.stats),

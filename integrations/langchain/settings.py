@@ -15,6 +15,8 @@ from groundspeed.types import GenerationRequest, Grammar
 from groundspeed.verify.loading import DEFAULT_MODEL
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
     from groundspeed.verify.engine import Engine
 
 __all__ = ["SETTINGS", "GroundspeedSettings"]
@@ -39,7 +41,7 @@ SETTINGS = (
 )
 """Fields of ``GenerationRequest`` that a model has a setting for."""
 
-_FOREIGN = {"api_key", "base_url", "max_retries"}
+_FOREIGN = {"api_key", "max_retries"}
 """Standard arguments of models behind an API; a model in this process has no use for them."""
 
 _LANGCHAINS = {"stream"}
@@ -61,6 +63,10 @@ class GroundspeedSettings(BaseModel):
     dtype: str = "auto"
     datastore: str | None = None
     """Folder of a token datastore to draft from."""
+    draft_model: str | None = None
+    """A smaller model with the same tokens that drafts as well: hub id, folder or GGUF file."""
+    bridge_tokenizers: bool = False
+    """Let a draft model with other tokens draft as text."""
     shared_engine: SharedEngine | None = Field(default=None, alias="engine", exclude=True, repr=False)
     """An engine of your own, ``engine=...``; by default one a process is loaded for each model."""
 
@@ -88,8 +94,8 @@ class GroundspeedSettings(BaseModel):
     def _check_names(cls, values: Any) -> Any:
         if not isinstance(values, Mapping):
             return values
-        given = {name: value for name, value in values.items() if name not in _FOREIGN}
         known = {*cls.model_fields, *(field.alias for field in cls.model_fields.values())}
+        given = {name: value for name, value in values.items() if name not in _FOREIGN - known}
         if unknown := sorted(given.keys() - known):
             raise InputError(
                 f"{cls.__name__} was given {', '.join(unknown)}, which it does not have; its settings are "
@@ -129,8 +135,12 @@ class GroundspeedSettings(BaseModel):
 
     def get_token_ids(self, text: str) -> list[int]:
         """The token ids of a text, by the model's tokenizer."""
-        ids: list[int] = self.engine.tokenizer(text, add_special_tokens=False)["input_ids"]
+        ids: list[int] = self._own_tokenizer(text, add_special_tokens=False)["input_ids"]
         return ids
+
+    @property
+    def _own_tokenizer(self) -> PreTrainedTokenizerBase:
+        return self.engine.tokenizer
 
     def _engine_for(self, model: str) -> Engine:
         return self._engine_at_hand(model) or load(self._spec(model))
@@ -147,7 +157,7 @@ class GroundspeedSettings(BaseModel):
         return given or loaded(self._spec(model))
 
     def _spec(self, model: str) -> EngineSpec:
-        return EngineSpec(model, self.device, self.dtype, self.datastore)
+        return EngineSpec(model, **{name: getattr(self, name) for name in EngineSpec._fields[1:]})
 
     def _request(
         self,

@@ -3,25 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from fastapi.concurrency import run_in_threadpool
 
 from groundspeed.integrations.server.errors import ApiError, invalid
 from groundspeed.integrations.server.metrics import Watch
-from groundspeed.types import Event, GenerationRequest, GenerationResult
+from groundspeed.integrations.server.replies import Usage
+from groundspeed.types import Event, GenerationRequest, GenerationResult, StepEvent
 from groundspeed.verify.streams import Submit, events_of_all
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+    from groundspeed.integrations.server.keys import Caller
     from groundspeed.integrations.server.serving import Serving
 
-__all__ = ["Asked", "answer_events", "answers", "away", "submissions", "unless_gone"]
+__all__ = [
+    "AnswerStream",
+    "Asked",
+    "answer_events",
+    "answers",
+    "away",
+    "choices",
+    "submissions",
+    "unless_gone",
+]
 
 T = TypeVar("T")
+Choice = TypeVar("Choice", covariant=True)
 
 
 class Asked(NamedTuple):
@@ -31,13 +44,29 @@ class Asked(NamedTuple):
     submit: Submit
 
 
+class AnswerStream(Protocol[Choice]):
+    """What turns the events of one answer into the choices of chunks."""
+
+    def step(self, event: StepEvent) -> Iterable[Choice]:
+        """What a step adds."""
+        ...
+
+    def end(self, result: GenerationResult) -> Iterable[Choice]:
+        """What was held back, and why it ended."""
+        ...
+
+
 async def away(work: Callable[[], T]) -> T:
     """Do what takes a while on a thread: reading a store, filling in templates, tokenizing."""
     return await run_in_threadpool(work)
 
 
-def submissions(serving: Serving, requests: Sequence[GenerationRequest], n: int) -> list[Asked]:
+def submissions(
+    serving: Serving, caller: Caller, requests: Sequence[GenerationRequest], n: int
+) -> list[Asked]:
     """Check requests, whose prompts are token ids; what is left is to run them, n times each. Takes a while.
+
+    They draft from what the caller may see, and from nothing else.
 
     Raises:
         ApiError: A prompt is too long for this server, or there are too many requests.
@@ -56,7 +85,8 @@ def submissions(serving: Serving, requests: Sequence[GenerationRequest], n: int)
             f"the prompt has {longest:,} tokens and this server reads {settings.prompt_tokens:,}; shorten it",
             code="context_length_exceeded",
         )
-    variants = [one for request in requests for one in request.variants(n)]
+    allowed = (replace(request, namespaces=caller.drafts) for request in requests)
+    variants = [one for request in allowed for one in request.variants(n)]
     return [Asked(request, serving.engine.submission(request)) for request in variants]
 
 
@@ -85,6 +115,31 @@ async def answer_events(
                 if serving.settings.log_prompts:
                     noted["texts"][number] = event.text
             yield number, event
+
+
+async def choices(
+    serving: Serving, asked: Sequence[Asked], n: int, request: Request, streams: Sequence[AnswerStream[T]]
+) -> AsyncGenerator[T | Usage]:
+    """What the chunks of a stream hold, as it comes, and at last what all of it took.
+
+    Args:
+        serving: Whose engine answers.
+        asked: What ``submissions`` gave.
+        n: Answers to each prompt.
+        request: On whose log line the answers are noted.
+        streams: One for each answer.
+    """
+    results: dict[int, GenerationResult] = {}
+    async with aclosing(answer_events(serving, asked, request)) as events:
+        async for number, event in events:
+            if isinstance(event, StepEvent):
+                for choice in streams[number].step(event):
+                    yield choice
+            elif isinstance(event, GenerationResult):
+                results[number] = event
+                for choice in streams[number].end(event):
+                    yield choice
+    yield Usage.of([results[number] for number in range(len(asked))], n)
 
 
 async def answers(serving: Serving, asked: Sequence[Asked], request: Request) -> list[GenerationResult]:

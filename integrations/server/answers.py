@@ -14,7 +14,7 @@ from groundspeed.integrations.pipeline import RetrievalEvent
 from groundspeed.integrations.server.answering import Asked, answer_events, away, submissions, unless_gone
 from groundspeed.integrations.server.errors import documented
 from groundspeed.integrations.server.keys import Caller
-from groundspeed.integrations.server.replies import finish_of
+from groundspeed.integrations.server.replies import Stats, finish_of
 from groundspeed.integrations.server.sampling import SamplingBody
 from groundspeed.integrations.server.serving import Admitted, CallerOf, Serving, ServingOf
 from groundspeed.integrations.server.sse import EventStreamResponse, event_stream
@@ -22,7 +22,7 @@ from groundspeed.integrations.server.stores import NAME
 from groundspeed.integrations.tokenizing import CORPUS
 from groundspeed.integrations.view import Record, Recorder, whole_answer
 from groundspeed.retrieval.retriever import Mode
-from groundspeed.types import Decoding, FinishReason, GenerationResult, GroundedSpan
+from groundspeed.types import FinishReason, GenerationResult, GroundedSpan
 
 __all__ = ["router"]
 
@@ -86,26 +86,6 @@ class Step(BaseModel):
     commit_s: float
     at_s: float
     rejected: list[Branch] = Field(default_factory=list)
-
-
-class Stats(BaseModel):
-    """What an answer took, see ``GenerationStats``."""
-
-    prompt_tokens: int
-    cached_tokens: int
-    completion_tokens: int
-    steps: int
-    shared_steps: int
-    tokens_per_step: float
-    drafted: int
-    accepted: int
-    accepted_by_source: dict[str, int]
-    queued_s: float
-    prefill_s: float
-    decode_s: float
-    tokens_per_second: float
-    decoding: Decoding
-    decoding_reason: str | None
 
 
 class AnswerReply(BaseModel):
@@ -180,7 +160,7 @@ def _found(serving: Serving, caller: Caller, body: AnswerBody) -> _Found:
     }
     passages = tuple(pipeline.retriever.search(body.question, k=body.k, mode=body.mode))
     request, shown = pipeline.request(body.question, passages, **options)
-    (asked,) = submissions(serving, [request], 1)
+    (asked,) = submissions(serving, caller, [request], 1)
     return _Found(RetrievalEvent(passages, shown), asked)
 
 

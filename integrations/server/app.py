@@ -16,6 +16,7 @@ from groundspeed.integrations.server.gate import Gate
 from groundspeed.integrations.server.metrics import Metrics
 from groundspeed.integrations.server.serving import Admission, Serving
 from groundspeed.integrations.server.stores import Stores
+from groundspeed.integrations.server.tokens import TokenCopies
 
 if TYPE_CHECKING:
     from groundspeed.integrations.pipeline import RagPipeline
@@ -46,12 +47,15 @@ def create_app(engine: Engine, settings: Settings, *, pipeline: RagPipeline | No
     """
     admission = Admission(engine.scheduler.most_active, settings.waiting)
     metrics = Metrics(engine, waiting=lambda: admission.waiting, in_hand=lambda: admission.in_hand)
-    stores = Stores(settings.store, settings.embedding_model, read_only=settings.read_only)
+    writes = settings.datastore if not settings.read_only else None
+    tokens = TokenCopies(writes, engine.tokenizer) if writes else None
+    stores = Stores(settings.store, settings.embedding_model, tokens, read_only=settings.read_only)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
         yield
         engine.close()
+        stores.close()
 
     app = FastAPI(
         title="groundspeed",

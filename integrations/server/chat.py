@@ -11,9 +11,10 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel
 
 from groundspeed.integrations.forms import AnswerForm, answer_form
-from groundspeed.integrations.server.answering import Asked, answer_events, answers, away, submissions
+from groundspeed.integrations.server.answering import Asked, answers, away, choices, submissions
 from groundspeed.integrations.server.chat_bodies import ChatBody
 from groundspeed.integrations.server.errors import documented, invalid
+from groundspeed.integrations.server.keys import Caller
 from groundspeed.integrations.server.replies import (
     Finish,
     GroundspeedFacts,
@@ -27,7 +28,7 @@ from groundspeed.integrations.server.serving import Admitted, CallerOf, Serving,
 from groundspeed.integrations.server.sse import EventStreamResponse, event_stream, streamed
 from groundspeed.integrations.tools import CLOSING, Call
 from groundspeed.integrations.turns import TurnPrompt
-from groundspeed.types import GenerationRequest, GenerationResult, Passage, StepEvent
+from groundspeed.types import GenerationRequest, GenerationResult, StepEvent
 
 __all__ = ["router"]
 
@@ -134,7 +135,7 @@ async def chat_completions(
 ) -> ChatCompletion | EventStreamResponse:
     """Go on with a conversation."""
     serving.check_model(body.model)
-    call = await away(lambda: _prepared(serving, body))
+    call = await away(lambda: _prepared(serving, caller, body))
     if body.stream:
         return event_stream(_chunks(serving, body, call, request))
     results = await answers(serving, call.asked, request)
@@ -152,17 +153,15 @@ class _Prepared:
 
     Attributes:
         asked: An answer each.
-        documents: To ground the answers in, if that is not all that they are drafted from.
         form: Of the answers.
     """
 
     asked: list[Asked]
-    documents: tuple[Passage, ...] | None
     form: AnswerForm
 
 
-def _prepared(serving: Serving, body: ChatBody) -> _Prepared:
-    documents, predicted = body.documents(serving), body.predicted()
+def _prepared(serving: Serving, caller: Caller, body: ChatBody) -> _Prepared:
+    documents = body.documents(serving)
     tokenizer = serving.engine.tokenizer
     form = answer_form(body.given_tools(), body.choice(), body.form(), tokenizer)
     options = body.options(serving)
@@ -174,10 +173,11 @@ def _prepared(serving: Serving, body: ChatBody) -> _Prepared:
         options["logprobs"] = body.top_logprobs or 0
     options["max_tokens"] = body.answer_tokens or serving.settings.answer_tokens
     options["grammar"] = form.grammar
+    options["prediction"] = body.predicted()
     turns = [message.turn() for message in body.messages]
     prompt = TurnPrompt(tokenizer).ids(turns, form.tools, form.instructions, form.opening)
-    made = GenerationRequest(prompt, documents + predicted, **options)
-    return _Prepared(submissions(serving, [made], body.n or 1), documents if predicted else None, form)
+    made = GenerationRequest(prompt, documents, **options)
+    return _Prepared(submissions(serving, caller, [made], body.n or 1), form)
 
 
 def _choice(serving: Serving, call: _Prepared, number: int, result: GenerationResult) -> Choice:
@@ -196,7 +196,7 @@ def _choice(serving: Serving, call: _Prepared, number: int, result: GenerationRe
         message=message,
         logprobs=logprobs,
         finish_reason="tool_calls" if calls and finish == "stop" else finish,
-        groundspeed=GroundspeedFacts.of(result, call.documents),
+        groundspeed=GroundspeedFacts.of(result),
     )
 
 
@@ -213,19 +213,12 @@ async def _chunks(
     streams = [_AnswerStream(serving, call, number) for number in range(len(call.asked))]
     for stream in streams:
         yield chunk(stream.piece(Delta(role="assistant", content="")))
-    results: dict[int, GenerationResult] = {}
-    async with aclosing(answer_events(serving, call.asked, request)) as events:
-        async for number, event in events:
-            if isinstance(event, StepEvent):
-                for piece in streams[number].step(event):
-                    yield chunk(piece)
-            elif isinstance(event, GenerationResult):
-                results[number] = event
-                for piece in streams[number].end(event):
-                    yield chunk(piece)
-    if body.with_usage:
-        ordered = [results[number] for number in range(len(streams))]
-        yield chunk(usage=Usage.of(ordered, len(ordered)))
+    async with aclosing(choices(serving, call.asked, len(streams), request, streams)) as pieces:
+        async for piece in pieces:
+            if not isinstance(piece, Usage):
+                yield chunk(piece)
+            elif body.with_usage:
+                yield chunk(usage=piece)
 
 
 class _AnswerStream:
@@ -233,7 +226,6 @@ class _AnswerStream:
 
     def __init__(self, serving: Serving, call: _Prepared, number: int) -> None:
         self._tokenizer = serving.engine.tokenizer
-        self._call = call
         self._number = number
         self._reader = call.form.reader()
         self._calls = 0
@@ -262,7 +254,7 @@ class _AnswerStream:
         yield self.piece(
             Delta(),
             finish_reason="tool_calls" if self._calls and finish == "stop" else finish,
-            groundspeed=GroundspeedFacts.of(result, self._call.documents),
+            groundspeed=GroundspeedFacts.of(result),
         )
 
     def _delta(self, part: str | Call) -> Delta:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from itertools import accumulate
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
-from groundspeed.integrations.server.answering import Asked, answer_events, answers, away, submissions
+from groundspeed.integrations.server.answering import Asked, answers, away, choices, submissions
 from groundspeed.integrations.server.errors import documented, invalid
+from groundspeed.integrations.server.keys import Caller
 from groundspeed.integrations.server.replies import GroundspeedFacts, Usage, finish_of, reply_head
 from groundspeed.integrations.server.sampling import OpenAIBody
 from groundspeed.integrations.server.serving import Admitted, CallerOf, Serving, ServingOf
 from groundspeed.integrations.server.sse import EventStreamResponse, event_stream, streamed
-from groundspeed.types import GenerationRequest, GenerationResult, Passage, StepEvent, TokenLogprob
+from groundspeed.types import GenerationRequest, GenerationResult, StepEvent, TokenLogprob
 from groundspeed.verify.text import token_text
 
 if TYPE_CHECKING:
@@ -95,9 +96,9 @@ async def completions(
 ) -> Completion | EventStreamResponse:
     """Continue texts."""
     serving.check_model(body.model)
-    asked, grounds = await away(lambda: _prepared(serving, body))
+    asked = await away(lambda: _prepared(serving, caller, body))
     if body.stream:
-        return event_stream(_chunks(serving, body, asked, grounds, request))
+        return event_stream(_chunks(serving, body, asked, request))
     results = await answers(serving, asked, request)
     tokenizer = serving.engine.tokenizer
     return Completion(
@@ -109,7 +110,7 @@ async def completions(
                 text=result.text,
                 logprobs=_all_logprobs(tokenizer, asked[number].request, result),
                 finish_reason=finish_of(result),
-                groundspeed=GroundspeedFacts.of(result, grounds),
+                groundspeed=GroundspeedFacts.of(result),
             )
             for number, result in enumerate(results)
         ],
@@ -117,55 +118,67 @@ async def completions(
     )
 
 
-def _prepared(serving: Serving, body: CompletionBody) -> tuple[list[Asked], tuple[Passage, ...] | None]:
-    """The answers asked for, and what to ground them in, if that is not all that they are drafted from."""
+def _prepared(serving: Serving, caller: Caller, body: CompletionBody) -> list[Asked]:
+    """The answers asked for."""
     if body.best_of not in (None, body.n or 1):
         raise invalid(f"best_of is {body.best_of} and n {body.n or 1}; give n alone", param="best_of")
     if body.stream and body.echo and body.logprobs is not None:
         raise invalid("echo with logprobs cannot be streamed; leave one of the three out", param="logprobs")
-    documents, predicted = body.documents(serving), body.predicted()
+    documents = body.documents(serving)
     options = body.options(serving)
     options["max_tokens"] = body.max_tokens or 16
     options["echo"] = bool(body.echo)
     options["logprobs"] = body.logprobs
+    options["prediction"] = body.predicted()
     prompts = (tuple(serving.engine.encode(prompt)) for prompt in body.prompts())
-    made = [GenerationRequest(prompt, documents + predicted, **options) for prompt in prompts]
-    return submissions(serving, made, body.n or 1), documents if predicted else None
+    made = [GenerationRequest(prompt, documents, **options) for prompt in prompts]
+    return submissions(serving, caller, made, body.n or 1)
 
 
 async def _chunks(
-    serving: Serving,
-    body: CompletionBody,
-    asked: Sequence[Asked],
-    grounds: tuple[Passage, ...] | None,
-    request: Request,
+    serving: Serving, body: CompletionBody, asked: Sequence[Asked], request: Request
 ) -> AsyncGenerator[Completion]:
     head = reply_head(serving, "cmpl")
-    tokenizer = serving.engine.tokenizer
 
-    def chunk(*choices: Choice, usage: Usage | None = None) -> Completion:
+    def chunk(*some: Choice, usage: Usage | None = None) -> Completion:
         told: dict[str, Any] = {"usage": usage} if body.with_usage else {}
-        return Completion(object="text_completion", **head, **told, choices=list(choices))
+        return Completion(object="text_completion", **head, **told, choices=list(some))
 
-    results: dict[int, GenerationResult] = {}
-    offsets = [0] * len(asked)
-    async with aclosing(answer_events(serving, asked, request)) as events:
-        async for number, event in events:
-            if isinstance(event, StepEvent) and (event.text or event.logprobs):
-                logprobs = None
-                if event.logprobs is not None:
-                    logprobs = _logprobs(tokenizer, event.logprobs, offsets[number])
-                    offsets[number] += sum(map(len, logprobs.tokens))
-                yield chunk(Choice(index=number, text=event.text, logprobs=logprobs, finish_reason=None))
-            elif isinstance(event, GenerationResult):
-                results[number] = event
-                facts = GroundspeedFacts.of(event, grounds)
-                end = finish_of(event)
-                yield chunk(
-                    Choice(index=number, text="", logprobs=None, finish_reason=end, groundspeed=facts)
-                )
-    if body.with_usage:
-        yield chunk(usage=Usage.of([results[number] for number in range(len(asked))], body.n or 1))
+    streams = [_TextStream(serving, number) for number in range(len(asked))]
+    async with aclosing(choices(serving, asked, body.n or 1, request, streams)) as pieces:
+        async for piece in pieces:
+            if not isinstance(piece, Usage):
+                yield chunk(piece)
+            elif body.with_usage:
+                yield chunk(usage=piece)
+
+
+class _TextStream:
+    """One of the texts of a stream."""
+
+    def __init__(self, serving: Serving, number: int) -> None:
+        self._tokenizer = serving.engine.tokenizer
+        self._number = number
+        self._offset = 0
+
+    def step(self, event: StepEvent) -> Iterator[Choice]:
+        """What a step adds."""
+        logprobs = None
+        if event.logprobs is not None:
+            logprobs = _logprobs(self._tokenizer, event.logprobs, self._offset)
+            self._offset += sum(map(len, logprobs.tokens))
+        if event.text or event.logprobs:
+            yield Choice(index=self._number, text=event.text, logprobs=logprobs, finish_reason=None)
+
+    def end(self, result: GenerationResult) -> Iterator[Choice]:
+        """Why it ended."""
+        yield Choice(
+            index=self._number,
+            text="",
+            logprobs=None,
+            finish_reason=finish_of(result),
+            groundspeed=GroundspeedFacts.of(result),
+        )
 
 
 def _all_logprobs(

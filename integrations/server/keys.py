@@ -34,6 +34,11 @@ class Caller:
     name: str
     namespaces: frozenset[str] | None = None
 
+    @property
+    def drafts(self) -> tuple[str, ...] | None:
+        """The namespaces that may be drafted from, as a request names them."""
+        return None if self.namespaces is None else tuple(sorted(self.namespaces))
+
     def sees(self, namespace: str) -> bool:
         """Whether a namespace is one of the key's own."""
         return self.namespaces is None or namespace in self.namespaces

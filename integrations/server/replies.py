@@ -11,8 +11,8 @@ from pydantic import BaseModel
 
 from groundspeed.integrations.logprobs import chat_logprobs
 from groundspeed.integrations.server.errors import ApiError
-from groundspeed.types import Decoding, FinishReason, GenerationResult, GroundedSpan, Passage
-from groundspeed.verify.grounding import ground
+from groundspeed.integrations.view.record import stats_as_json
+from groundspeed.types import Decoding, FinishReason, GenerationResult, GroundedSpan
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -20,7 +20,16 @@ if TYPE_CHECKING:
     from groundspeed.integrations.server.serving import Serving
     from groundspeed.types import TokenLogprob
 
-__all__ = ["Finish", "GroundspeedFacts", "TokenFacts", "Usage", "finish_of", "reply_head", "tokens_facts"]
+__all__ = [
+    "Finish",
+    "GroundspeedFacts",
+    "Stats",
+    "TokenFacts",
+    "Usage",
+    "finish_of",
+    "reply_head",
+    "tokens_facts",
+]
 
 Finish: TypeAlias = Literal["stop", "length", "tool_calls"]
 
@@ -83,49 +92,43 @@ class Usage(BaseModel):
         )
 
 
-class GroundspeedFacts(BaseModel):
-    """How an answer came about; the names are those of ``GenerationStats`` and ``GenerationResult``."""
+class Stats(BaseModel):
+    """What an answer took: ``GenerationStats``, with the rates that follow from it."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    steps: int
+    shared_steps: int
+    tokens_per_step: float
+    drafted: int
+    accepted: int
+    accepted_by_source: dict[str, int]
+    queued_s: float
+    prefill_s: float
+    decode_s: float
+    tokens_per_second: float
+    decoding: Decoding
+    decoding_reason: str | None
+
+
+class GroundspeedFacts(Stats):
+    """How an answer came about; the names are those of ``GenerationResult``."""
 
     finish_reason: FinishReason
     stop: str | int | None
     seed: int | None
-    steps: int
-    drafted: int
-    accepted: int
-    tokens_per_step: float
-    accepted_by_source: dict[str, int]
-    decoding: Decoding
-    decoding_reason: str | None
-    queued_s: float
-    prefill_s: float
-    decode_s: float
     grounding: list[GroundedSpan]
 
     @classmethod
-    def of(cls, result: GenerationResult, documents: Sequence[Passage] | None = None) -> GroundspeedFacts:
-        """Take them from a result.
-
-        Args:
-            result: The result.
-            documents: To ground the answer in, where that is not all that it was drafted from.
-        """
-        stats = result.stats
-        grounding = result.grounding if documents is None else ground(result.text, documents)
+    def of(cls, result: GenerationResult) -> GroundspeedFacts:
+        """Take them from a result."""
         return cls(
+            **stats_as_json(result.stats),
             finish_reason=result.finish_reason,
             stop=result.stop,
             seed=result.seed,
-            steps=stats.steps,
-            drafted=stats.drafted,
-            accepted=stats.accepted,
-            tokens_per_step=stats.tokens_per_step,
-            accepted_by_source=dict(stats.accepted_by_source),
-            decoding=stats.decoding,
-            decoding_reason=stats.decoding_reason,
-            queued_s=stats.queued_s,
-            prefill_s=stats.prefill_s,
-            decode_s=stats.decode_s,
-            grounding=list(grounding),
+            grounding=list(result.grounding),
         )
 
 

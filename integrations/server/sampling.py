@@ -144,7 +144,7 @@ class OpenAIBody(SamplingBody):
                 param="draft_documents",
             )
         documents = [DraftDocument(text=one) if isinstance(one, str) else one for one in given]
-        texts = [*(one.text + one.following for one in documents), self._predicted()]
+        texts = [*(one.text + one.following for one in documents), self.predicted()]
         if (characters := sum(map(len, texts))) > settings.document_characters:
             raise invalid(
                 f"draft_documents and prediction have {characters:,} characters and "
@@ -162,10 +162,6 @@ class OpenAIBody(SamplingBody):
             for number, one in enumerate(documents)
         )
 
-    def predicted(self) -> tuple[Passage, ...]:
-        """The prediction as a passage: nothing is grounded in it, as it is no source."""
-        text = self._predicted()
-        return (Passage("prediction", text),) if text else ()
-
-    def _predicted(self) -> str:
+    def predicted(self) -> str:
+        """What the answer will probably say."""
         return joined(self.prediction.content) if self.prediction else ""

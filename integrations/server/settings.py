@@ -22,6 +22,8 @@ class Settings:
         model: What requests call the model; None is the engine's own name for it.
         store: Folder of the document store, None for a server without one.
         read_only: Refuse to change the store, as another process does.
+        datastore: Folder of the token datastore that the engine drafts from; what is added to the store over
+            HTTP, and deleted, is so there as well, under the same namespaces.
         embedding_model: Of the store; None takes the one that the store names.
         keys: Who may ask; without any key everybody may.
         cors_origins: Pages of other origins that may call, ``*`` for all.
@@ -40,6 +42,7 @@ class Settings:
     model: str | None = None
     store: Path | None = None
     read_only: bool = False
+    datastore: Path | None = None
     embedding_model: Embedder | str | None = None
     keys: Keys = field(default_factory=Keys)
     cors_origins: tuple[str, ...] = ()

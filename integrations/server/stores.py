@@ -14,6 +14,7 @@ from groundspeed.integrations.tokenizing import CORPUS
 from groundspeed.types import Document
 
 if TYPE_CHECKING:
+    from groundspeed.integrations.server.tokens import TokenCopies
     from groundspeed.retrieval.base import Embedder
     from groundspeed.retrieval.retriever import Retriever
     from groundspeed.retrieval.updating import LiveStore
@@ -38,6 +39,7 @@ class Stores:
         self,
         folder: Path | None,
         embedding_model: Embedder | str | None = None,
+        tokens: TokenCopies | None = None,
         *,
         read_only: bool = False,
     ) -> None:
@@ -46,9 +48,11 @@ class Stores:
         Args:
             folder: None for a server without a store.
             embedding_model: For all the stores; None takes the one that a store names, or the default.
+            tokens: Where documents are kept to draft from as well.
             read_only: Change nothing.
         """
         self._folder = folder
+        self._tokens = tokens
         self._read_only = read_only
         self._embedding_model = embedding_model
         self._embedders: dict[str | None, Embedder] = {}
@@ -104,9 +108,15 @@ class Stores:
             StoreError: The store is damaged, of another embedding model, or being written.
         """
         self._check_writing()
+        documents = list(documents)
         with self._writing:
             live = self._opened(name, self._store(name))
+            # Whatever fails on the way, nothing is drafted from that is not in the store.
+            if self._tokens is not None:
+                self._tokens.drop(name, [document.id for document in documents])
             live.upsert(documents)
+            if self._tokens is not None:
+                self._tokens.put(name, documents)
             return live
 
     def delete(self, name: str, ids: Collection[str]) -> None:
@@ -118,7 +128,10 @@ class Stores:
         """
         self._check_writing()
         with self._writing:
-            self.live(name).delete(ids)
+            live = self.live(name)
+            if self._tokens is not None:
+                self._tokens.drop(name, ids)
+            live.delete(ids)
 
     def remove(self, name: str) -> None:
         """Remove a namespace with all its documents.
@@ -132,8 +145,15 @@ class Stores:
             store = self._store(name)
             if not store.exists():
                 raise self._missing(name)
+            if self._tokens is not None:
+                self._tokens.drop(name)
             store.remove()
             self._forget(name)
+
+    def close(self) -> None:
+        """Let others write what is drafted from."""
+        if self._tokens is not None:
+            self._tokens.close()
 
     def _check_writing(self) -> None:
         if self._read_only:

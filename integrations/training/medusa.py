@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from groundspeed.integrations.training.samples import Sample, batches
 from groundspeed.types import ProgressCallback
 from groundspeed.verify.medusa_heads import MedusaHeads
-from groundspeed.verify.view import head_inputs
+from groundspeed.verify.target_view import head_inputs
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

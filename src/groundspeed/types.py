@@ -59,8 +59,7 @@ class Passage:
         start: Character offset of the stretch in the parent document.
         score: The retriever's score; higher is better, comparable within one result list only.
         metadata: Of the parent document.
-        following: Text that stands behind the stretch in the parent document, as far as it is known. It never
-            enters a prompt; a copy may run on into it.
+        following: What is known to stand behind the stretch in the parent document; it is in no prompt.
     """
 
     document_id: str
@@ -151,8 +150,9 @@ class GenerationRequest:
 
     Attributes:
         prompt: The prompt as text, or as token ids, which are used as they are.
-        passages: Passages to draft from and to ground the answer in, best first. They never change the
-            prompt.
+        passages: What to draft from and to ground the answer in, best first; they never change the prompt.
+        prediction: What the answer will probably say: drafted from, behind the passages, and no source.
+        namespaces: Of the token datastore, if there is one: those that may be drafted from; None for all.
         max_tokens: Upper bound on generated tokens.
         temperature: 0 is greedy decoding; above, tokens are drawn from the logits divided by it.
         stop: The answer ends before the first of these strings that it completes, wherever tokens begin
@@ -162,8 +162,7 @@ class GenerationRequest:
         stop_token_ids: Tokens that end the answer as an end-of-sequence token does, with ``ignore_eos`` too.
         speculate: False decodes plainly through the same engine.
         min_span: Shortest copied span, in characters, that grounding reports.
-        seed: Of the random draws, in [0, 2**64); None takes a fresh one, which the result holds. Greedy
-            decoding draws none.
+        seed: Of the draws, in [0, 2**64); None takes a fresh one, which the result holds.
         top_k: Draw from so many of the most probable tokens; 0 for all.
         top_p: Draw from the most probable tokens that together have this probability; 1 for all.
         min_p: Draw from tokens at least this times as probable as the most probable one; 0 for all.
@@ -179,8 +178,7 @@ class GenerationRequest:
         logits_processors: Of transformers, or called like them with ids [1, text] and scores [1, vocab]: once
             for every token, in order, after the settings above that hold in greedy decoding too and before
             temperature, ``top_k``, ``top_p``, ``min_p`` and ``typical_p``, as in ``generate``.
-        timeout: Seconds from the request's arrival after which the answer ends with what there is of it; None
-            for no bound.
+        timeout: Seconds from its arrival after which the answer ends as it is; None for no bound.
         logprobs: Report the log-probability of every token and of so many of the most probable ones in its
             place, 0 to 20; None reports none.
         echo: The text begins with the prompt; with ``logprobs`` the result has those of its tokens too.
@@ -211,6 +209,8 @@ class GenerationRequest:
     logprobs: int | None = None
     echo: bool = False
     stop_token_ids: tuple[int, ...] = ()
+    prediction: str = ""
+    namespaces: tuple[str, ...] | None = None
 
     def variants(self, n: int) -> tuple[GenerationRequest, ...]:
         """The request for n answers: n requests that differ in their seed only.

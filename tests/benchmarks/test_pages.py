@@ -7,16 +7,16 @@ import re
 from pathlib import Path
 
 import pytest
+from suite.pages.blocks import BLOCKS
+from suite.pages.plots import PLOTS, draw
+from suite.pages.report import BLOCK, filled, found_in, pages, write_pages
 from suite.part import BENCHMARKS, ROOT
 from suite.parts import PARTS
-from suite.plots import PLOTS, draw
-from suite.report import BLOCK, filled, found_in, pages, write_pages
 from suite.results import Results
-from suite.tables import BLOCKS
 
 RESULTS = Results(BENCHMARKS / "results")
 NAMES = [part.name for part in PARTS]
-NUMBER = re.compile(r"\d")
+NUMBER = re.compile(r"\b\d")
 
 
 def measured():
@@ -57,7 +57,7 @@ def test_every_block_and_picture_is_shown_somewhere():
 
 
 SAMPLE = json.loads((Path(__file__).parent / "sample.json").read_text(encoding="utf-8"))
-"""Results of a run at tiny sizes, all parts; the figures mean nothing."""
+"""Results of all parts, of tiny sizes and made up; the figures mean nothing."""
 
 
 def test_every_part_has_a_place_on_the_pages():

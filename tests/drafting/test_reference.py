@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
-import pytest
+from helpers.reference import ReferenceDrafter
 from hypothesis import given
 from hypothesis import strategies as st
 
 from groundspeed.drafting.base import DraftRequest
-from groundspeed.drafting.reference import ReferenceDrafter
 from groundspeed.drafting.suffix import SuffixIndex
-from groundspeed.errors import MissingDependencyError
 from groundspeed.types import Source
 
 tokens = st.lists(st.sampled_from([1, 2, 3, 60_000]), max_size=25)
@@ -66,9 +62,3 @@ def test_it_follows_a_token_that_the_blends_index_knows_as_follower(
             break
     assert set(tree.token_ids.tolist()) <= known
     assert bool(len(tree)) == bool(known)
-
-
-def test_without_suffix_trees_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "suffix_trees", None)
-    with pytest.raises(MissingDependencyError, match="pip install suffix-trees"):
-        ReferenceDrafter()

@@ -50,6 +50,19 @@ def test_it_is_on_again_once_the_text_allows_it():
     assert wanted[600:].all()
 
 
+def test_a_pause_ends_once_half_as_many_texts_share_the_pass():
+    worth = Worth()
+    while worth.wanted(8):
+        worth.judge(0.0, 1.0)
+    assert not worth.wanted(5)
+    assert worth.wanted(4)
+
+
+def test_who_begins_with_a_pause_is_not_asked_early():
+    worth = Worth(trusted=False)
+    assert not any(worth.wanted(texts) for texts in (8, 4, 2, 1))
+
+
 def test_catching_up_is_spread_over_the_steps_after_it():
     dear, cheap = Worth(), Worth()
     for worth, first in ((dear, 64 * 0.3), (cheap, 64 * 0.1)):

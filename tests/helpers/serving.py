@@ -11,8 +11,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
+import numpy as np
+from numpy.typing import NDArray
 
-from groundspeed.drafting.blend import Blend
 from groundspeed.integrations.server.app import create_app
 from groundspeed.integrations.server.run import make_server
 from groundspeed.integrations.server.settings import Settings
@@ -34,8 +35,7 @@ from helpers.tokenizers import TEMPLATE, byte_tokenizer
 def tiny_engine(**options: Any) -> Engine:
     """An engine for ``tiny_parts``."""
     model, tokenizer = tiny_parts()
-    target = TransformersTarget(model)
-    return Engine(target, tokenizer, drafter=Blend(), cost=FREE, model_name="tiny", **options)
+    return Engine(TransformersTarget(model), tokenizer, cost=FREE, model_name="tiny", **options)
 
 
 class ScriptedEngine:
@@ -84,6 +84,21 @@ class ScriptedEngine:
         ids = tuple(self.encode(answer)) if answer else ()
         stats = GenerationStats(3, len(ids), 2, 5, 4, {"passage": 4}, 0.0, 0.1, 0.2, "tree")
         yield GenerationResult(answer, ids, (Source.TARGET,) * len(ids), self.finish_reason, (), stats)
+
+
+class Letters:
+    """Embeds a text by how often each letter is in it."""
+
+    name = "letters"
+    dimension = 26
+
+    def embed(self, texts: Any, progress: Any = None) -> NDArray[np.float32]:
+        counts = [[text.lower().count(chr(97 + i)) + 0.01 for i in range(26)] for text in texts]
+        vectors = np.array(counts, np.float32)
+        return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), np.float32)
+
+    def embed_query(self, text: str) -> NDArray[np.float32]:
+        return np.asarray(self.embed([text])[0], np.float32)
 
 
 @contextmanager

@@ -86,14 +86,14 @@ def test_ask_prints_answer_sources_quotes_and_speed() -> None:
     assert result.stderr == ""
 
 
-def test_a_draft_model_is_named_on_the_command_line(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_drafts_is_named_on_the_command_line(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[tuple[object, ...]] = []
     monkeypatch.setattr(
         "groundspeed.integrations.cli.answer.load_engine", lambda *how: given.append(how) or engine
     )
     assert ask("--draft-model", "small", "--bridge-tokenizers").exit_code == 0
-    assert ask().exit_code == 0
-    assert [how[-2:] for how in given] == [("small", True), (None, False)]
+    assert ask("--drafter", "lookahead").exit_code == 0
+    assert [how[-3:] for how in given] == [("small", True, "blend"), (None, False, "lookahead")]
 
 
 def test_where_there_is_no_terminal_there_are_no_control_characters() -> None:

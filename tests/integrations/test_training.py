@@ -24,6 +24,7 @@ from groundspeed.integrations.training.alignment import acceptance, align, first
 from groundspeed.integrations.training.medusa import head_accuracy, train_heads
 from groundspeed.integrations.training.samples import Batch, Sample, answers, batches, blocks, split
 from groundspeed.types import GenerationRequest
+from groundspeed.verify import loading
 from groundspeed.verify.loading import load_model
 from groundspeed.verify.medusa_heads import MedusaHeads
 from groundspeed.verify.target import TransformersTarget
@@ -166,13 +167,21 @@ def run(*arguments):
 
 
 @pytest.fixture
+def loads(monkeypatch):
+    """Names of the models that are loaded."""
+    names = []
+    monkeypatch.setattr(loading, "load_model", lambda *how: names.append(how[0]) or load_model(*how))
+    return names
+
+
+@pytest.fixture
 def questions(tmp_path):
     path = tmp_path / "questions.jsonl"
     path.write_text("".join(json.dumps({"prompt": f"What is {i}?"}) + "\n" for i in range(12)))
     return path
 
 
-def test_the_command_trains_heads_that_an_engine_can_use(tmp_path, model_folder, questions):
+def test_the_command_trains_heads_that_an_engine_can_use(tmp_path, model_folder, questions, loads):
     text = tmp_path / "text.txt"
     text.write_text("A tree holds what may follow. " * 40)
     how = ("--model", model_folder, "--dtype", "float32", "--max-tokens", 8, "--epochs", 1, "--heads", 2)
@@ -181,14 +190,18 @@ def test_the_command_trains_heads_that_an_engine_can_use(tmp_path, model_folder,
     assert (figures["texts"], figures["held_out"]) == (15, 2)
     assert len(figures["accuracy"]) == 2
     assert MedusaHeads.load(tmp_path / "heads").count == 2
+    assert loads == [str(model_folder)]
 
 
-def test_the_command_trains_a_draft_model_and_reports_its_acceptance(tmp_path, model_folder, questions):
+def test_the_command_trains_a_draft_model_and_reports_its_acceptance(
+    tmp_path, model_folder, questions, loads
+):
     how = ("--model", model_folder, "--dtype", "float32", "--max-tokens", 8, "--epochs", 1, "--layers", 1)
     code, figures = run("draft", questions, "--out", tmp_path / "draft", *how)
     assert code == 0, figures
     assert 0 <= figures["acceptance_before"] <= 1
     assert 0 <= figures["acceptance"] <= 1
+    assert loads == [str(model_folder)]
     assert load_model(str(tmp_path / "draft"), "cpu", "float32").model.config.num_hidden_layers == 1
 
 

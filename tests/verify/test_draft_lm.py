@@ -20,6 +20,8 @@ from groundspeed.types import GenerationRequest
 from groundspeed.verify.base import Segment
 from groundspeed.verify.draft_lm import TargetAsDraftLM, check_same_tokens
 from groundspeed.verify.engine import Engine
+from groundspeed.verify.make_drafter import drafter_by_name
+from groundspeed.verify.medusa_heads import MedusaHeads
 from groundspeed.verify.target import TransformersTarget
 
 PROMPT = tuple(np.random.default_rng(1).integers(3, VOCABULARY, 125).tolist())
@@ -168,6 +170,34 @@ def test_a_draft_model_of_other_tokens_is_refused_by_name_and_bridged_when_asked
 def test_a_draft_model_and_a_drafter_are_not_both_taken(folders):
     with pytest.raises(InputError, match="a draft model and a drafter were given"):
         Engine.from_pretrained(folders["target"], draft_model=folders["small"], drafter=Blend())
+
+
+@pytest.mark.parametrize("drafter", ["lookahead", "first-layers", "heads"])
+def test_a_drafter_that_asks_the_target_is_made_by_its_name(folders, tmp_path, drafter):
+    if drafter == "heads":
+        drafter = str(tmp_path)
+        MedusaHeads(32, 2).save(tmp_path)
+    engine = Engine.from_pretrained(folders["target"], dtype="float32", drafter=drafter)
+    request = GenerationRequest("the cat sat on the mat, the cat", max_tokens=24)
+    drafted = engine.generate(request)
+    assert drafted.token_ids == engine.generate(replace(request, speculate=False)).token_ids
+    assert drafted.stats.drafted > 0
+
+
+def test_the_blend_has_a_name_too_and_takes_a_draft_model(folders):
+    engine = Engine.from_pretrained(folders["target"], drafter="blend", draft_model=folders["small"])
+    assert isinstance(engine.drafter.first, Blend)
+
+
+def test_drafters_that_are_not_there_are_refused_by_name(folders, tmp_path):
+    with pytest.raises(InputError, match="no drafter 'nobody'; give blend, lookahead, first-layers, or a"):
+        Engine.from_pretrained(folders["target"], drafter="nobody")
+    MedusaHeads(16, 2).save(tmp_path)
+    with pytest.raises(InputError, match="width 16 and the target's have 32"):
+        Engine.from_pretrained(folders["target"], drafter=str(tmp_path))
+    chains = TransformersTarget(tiny_model(OTHER_FAMILIES["bloom"][1]()))
+    with pytest.raises(ModelError, match="Medusa heads cannot draft for this model"):
+        drafter_by_name(str(tmp_path))(chains, None)
 
 
 def test_special_tokens_may_differ_and_text_may_not():

@@ -9,6 +9,7 @@ import pytest
 import torch
 from helpers.engines import engine_for
 from helpers.families import OTHER_FAMILIES, TREE_FAMILIES, VOCABULARY, tiny_model
+from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM
 
 from groundspeed.drafting.base import DraftRequest
@@ -102,6 +103,39 @@ def test_the_speed_of_an_exit_is_that_of_its_best_length():
 def test_as_many_layers_are_chosen_as_promise_most(target):
     lm = FirstLayers.chosen(target, TEXT)
     assert lm.layers == max(lm.exits, key=lambda one: one.speed).layers
+
+
+def test_layers_that_were_trained_to_exit_early_are_nearly_always_right():
+    # As LayerSkip trains (Elhoushi et al. 2024, section 4.1): a loss behind all layers, one behind the first.
+    torch.manual_seed(5)
+    follows = torch.randperm(VOCABULARY)
+
+    def texts(first, length):
+        text = [first]
+        while len(text) < length:
+            text.append(follows[text[-1]])
+        return torch.stack(text, 1)
+
+    model = tiny_model(TREE_FAMILIES["llama"](), seed=5)
+    (written,) = texts(torch.tensor([7]), 40).tolist()
+    before = measure_exits(TransformersTarget(model), written)[0]
+    exits = (model, shallow_twin(model, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
+    for _ in range(120):
+        ids = texts(torch.randint(VOCABULARY, (32,)), 16)
+        losses = [cross_entropy(out(ids).logits[:, :-1].mT, ids[:, 1:]) for out in exits]
+        optimizer.zero_grad()
+        sum(losses).backward()
+        optimizer.step()
+    target = TransformersTarget(model.requires_grad_(False))
+    lm = FirstLayers.chosen(target, written)
+    assert before.agreement < 0.3
+    assert lm.exits[0].agreement > 0.8
+    request = GenerationRequest(tuple(written[:8]), max_tokens=32)
+    engine = engine_for(target, DraftModel(lm, depth=4, width=1, adapts=False))
+    result = engine.generate(request)
+    assert result.token_ids == engine_for(target).generate(request).token_ids
+    assert result.stats.tokens_per_step > 3
 
 
 @pytest.mark.parametrize("layers", [0, 3, 4])

@@ -5,13 +5,17 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from helpers.drafters import ADVERSARIES, RightAnswer
+from helpers.engines import FixedCost, Words
 from helpers.many import ByPrompt, engine_of, side_by_side, some_prompts, text_of, texts_of, watched
 
 from groundspeed.drafting.blend import BlendDrafter
+from groundspeed.drafting.tree import chain
 from groundspeed.errors import GroundspeedError, InputError
 from groundspeed.types import GenerationRequest, PrefillEvent, StepEvent
+from groundspeed.verify.engine import Engine
 
 SAMPLED = {"temperature": 0.9, "top_p": 0.95}
 
@@ -99,6 +103,46 @@ def test_a_long_prompt_is_read_in_pieces_beside_answers_that_go_on():
     pieces = [segments[1] for segments in beside if segments[1] > 1]
     assert sum(pieces) == len(long.prompt)
     assert max(pieces) == 128
+
+
+class Guess:
+    """Always guesses one token, and says how sure it is."""
+
+    def __init__(self, prob):
+        self._prob = prob
+
+    def begin(self, request):
+        pass
+
+    def extend(self, token_ids):
+        pass
+
+    def propose(self, budget):
+        return chain(np.array([5], np.int32), np.array([self._prob], np.float32))
+
+    def end(self):
+        pass
+
+
+@pytest.mark.parametrize(("prob", "kept"), [(0.4, False), (0.9, True)])
+def test_a_prompt_that_is_read_beside_an_answer_makes_no_doubtful_draft_pay(prob, kept):
+    # With two texts a pass takes 1.5 us and a node 0.5 us, two thirds of a token. Reading takes longer.
+    target = watched("llama", max_position_embeddings=2048)
+    cost = FixedCost([0, 24], [1e-6, 13e-6])
+    beside = []
+    with Engine(target, Words(), drafter=lambda: Guess(prob), cost=cost) as engine:
+
+        def note(segments):
+            if len(target.passes) == 3:
+                streams.append(engine.stream(GenerationRequest(text_of(900), max_tokens=2)))
+            if len(segments) == 2 and len(segments[1].token_ids) > 1:
+                beside.append(len(segments[0].tree))
+
+        target.before, streams = note, []
+        engine.generate(GenerationRequest((5, 6, 7), max_tokens=30))
+        list(streams[0])
+    assert len(beside) > 4
+    assert any(beside) is kept
 
 
 def test_several_long_prompts_share_the_room_of_a_pass():

@@ -18,6 +18,7 @@ from langchain_core.tracers.schemas import Run
 
 from groundspeed.errors import GenerationTimeoutError, InputError, ModelError
 from groundspeed.integrations.langchain import ChatGroundspeed, GroundspeedLLM
+from groundspeed.verify.engine import Engine
 
 SECRET = Document("the secret words", id="vault", metadata={"title": "Vault"})
 
@@ -317,3 +318,24 @@ def test_tokens_are_counted_by_the_models_tokenizer(scripted: Any) -> None:
     model = ChatGroundspeed(engine=scripted())
     assert model.get_num_tokens("héllo") == len("héllo".encode())
     assert model.get_num_tokens_from_messages([HumanMessage("x")]) == len("[user] x|[assistant] ")
+
+
+def test_a_draft_model_is_handed_to_the_engine(scripted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[tuple[Any, dict[str, Any]]] = []
+
+    def load(name: Any, **how: Any) -> Any:
+        loaded.append((name, how))
+        return scripted("hi")
+
+    monkeypatch.setattr(Engine, "from_pretrained", load)
+    for kind in (ChatGroundspeed, GroundspeedLLM):
+        model = kind(model="big", draft_model="small", bridge_tokenizers=True)
+        assert model.engine is kind(model="big", draft_model="small", bridge_tokenizers=True).engine
+        assert model.settings.get("draft_model") is None  # it changes no answer
+    ((name, how),) = loaded
+    assert (name, how["draft_model"], how["bridge_tokenizers"], how["device"]) == (
+        "big",
+        "small",
+        True,
+        "auto",
+    )

@@ -87,3 +87,25 @@ def test_documents_are_drafted_from(client: OpenAI) -> None:
 def test_what_cannot_be_done_is_an_error(client: OpenAI, more: dict[str, Any], message: str) -> None:
     with pytest.raises(BadRequestError, match=message):
         complete(client, **more)
+
+
+def test_an_echoed_prompt_is_no_copy_and_a_prediction_no_source(client: OpenAI, engine: Engine) -> None:
+    prompt = "a prompt that is long enough for a copied span"
+    said = engine.generate(GenerationRequest(prompt, max_tokens=40)).text
+    for documents in ([], [prompt], [said]):
+        reply = complete(
+            client,
+            prompt,
+            echo=True,
+            max_tokens=40,
+            extra_body={
+                "draft_documents": documents,
+                "prediction": {"type": "content", "content": f"{prompt}{said}"},
+            },
+        )
+        choice = reply.choices[0]
+        assert choice.text == prompt + said
+        assert choice.groundspeed["accepted_by_source"]["passage"] > 0
+        spans = choice.groundspeed["grounding"]
+        assert [span["text"] for span in spans] == [said for one in documents if one == said]
+        assert [choice.text[span["start"] : span["end"]] for span in spans] == [s["text"] for s in spans]

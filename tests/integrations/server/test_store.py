@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
 import pytest
-from helpers.serving import serving, tiny_engine
-from numpy.typing import NDArray
+from helpers.serving import Letters, serving, tiny_engine
 
 from groundspeed.datastores.documents import DocumentStore
 from groundspeed.integrations.server.errors import ApiError
@@ -23,21 +21,6 @@ from groundspeed.retrieval.retriever import Retriever
 from groundspeed.types import Document
 
 ANN, BO = {"authorization": "Bearer ann-0123456789abc"}, {"authorization": "Bearer bo-0123456789abcd"}
-
-
-class Letters:
-    """Embeds a text by how often each letter is in it."""
-
-    name = "letters"
-    dimension = 26
-
-    def embed(self, texts: Any, progress: Any = None) -> NDArray[np.float32]:
-        counts = [[text.lower().count(chr(97 + i)) + 0.01 for i in range(26)] for text in texts]
-        vectors = np.array(counts, np.float32)
-        return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), np.float32)
-
-    def embed_query(self, text: str) -> NDArray[np.float32]:
-        return np.asarray(self.embed([text])[0], np.float32)
 
 
 @pytest.fixture(scope="module")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from suite.pages.blocks import BLOCKS
+from suite.pages.cells import Found, Missing
 from suite.part import Json
 from suite.results import Results
-from suite.tables import BLOCKS, Found, Missing
 
 __all__ = ["BLOCK", "filled", "found_in", "pages", "write_pages"]
 

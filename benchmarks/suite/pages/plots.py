@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from suite.tables import TASKS, Found, Missing, data_of, mean_of
+from suite.pages.answers import TASKS, mean_of
+from suite.pages.cells import Found, Missing, data_of
 
 __all__ = ["PLOTS", "draw"]
 
@@ -37,7 +38,7 @@ def speed(axes: Any, found: Found) -> None:
     axes.invert_yaxis()
     axes.axvline(1, color="black", lw=0.8)
     axes.set_xlabel("groundspeed is so many times as fast, per token")
-    axes.legend(frameon=False)
+    axes.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.3, 1), ncols=3, fontsize=8)
 
 
 def acceptance(axes: Any, found: Found) -> None:
@@ -55,7 +56,7 @@ def acceptance(axes: Any, found: Found) -> None:
     axes.set_xticks(range(1, longest + 1), [*map(str, range(1, longest)), f"{longest}+"])
     axes.set_xlabel("tokens that a step committed")
     axes.set_ylabel("share of steps")
-    axes.set_yscale("log")
+    axes.set_ylim(bottom=0)
     axes.legend(frameon=False)
 
 
@@ -74,7 +75,7 @@ def replay(axes: Any, found: Found) -> None:
         axes.set_xticks(budgets)
     axes.set_xlabel("draft nodes per step")
     axes.set_ylabel("tokens per step")
-    axes.legend(frameon=False, fontsize=7)
+    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5), fontsize=8)
 
 
 def throughput(axes: Any, found: Found) -> None:

@@ -6,13 +6,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from suffix_trees import STree
 
 from groundspeed.drafting.base import DraftRequest, DraftTree
 from groundspeed.drafting.tree import chain
-from groundspeed.errors import MissingDependencyError
 from groundspeed.types import Source
-
-__all__ = ["ReferenceDrafter", "as_text"]
 
 _FIRST = 0x10000  # behind the surrogates, which no text may hold
 _LONGEST = 16  # tokens of context that are looked up
@@ -31,18 +29,6 @@ class ReferenceDrafter:
     """
 
     def __init__(self) -> None:
-        """Make a drafter for one request.
-
-        Raises:
-            MissingDependencyError: suffix-trees is not installed.
-        """
-        try:
-            from suffix_trees import STree
-        except ImportError as error:
-            raise MissingDependencyError(
-                "the reference drafter needs suffix-trees, which is not installed; pip install suffix-trees"
-            ) from error
-        self._tree: Any = STree.STree
         self._texts: list[NDArray[np.int32]] = []
         self._sources: list[tuple[Source, int]] = []
         self._trees: list[Any] = []
@@ -55,7 +41,7 @@ class ReferenceDrafter:
             *((Source.PASSAGE, index << 32) for index, text in enumerate(request.passages) if len(text)),
             *[(Source.PROMPT, 0)][: len(request.prompt_ids)],
         ]
-        self._trees = [self._tree(as_text(text)) for text in self._texts]
+        self._trees = [STree.STree(as_text(text)) for text in self._texts]
         self._context = request.prompt_ids[-_LONGEST:]
 
     def extend(self, token_ids: NDArray[np.int32]) -> None:

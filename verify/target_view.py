@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from groundspeed.errors import DraftError
+from groundspeed.errors import DraftError, ModelError
 from groundspeed.verify.cache import CHUNK, KeyValueCache
 
 if TYPE_CHECKING:
@@ -20,7 +20,25 @@ if TYPE_CHECKING:
     from groundspeed.verify.sessions import TreeSession
     from groundspeed.verify.target import TransformersTarget
 
-__all__ = ["SessionView", "head_inputs"]
+__all__ = ["SessionView", "check_shown", "head_inputs"]
+
+
+def check_shown(target: TransformersTarget, what: str) -> None:
+    """Refuse what drafts by hidden states or layers of a target that shows none.
+
+    Args:
+        target: The model.
+        what: That is to draft for it, in the plural.
+
+    Raises:
+        ModelError: It verifies no trees, or its KV caches are paged.
+    """
+    reason = target.capability.reason
+    if target.paged is not None:
+        reason = "its KV caches are paged, which leaves no room for passes in between"
+    elif target.capability.supports_tree:
+        return
+    raise ModelError(f"{what} cannot draft for this model, as {reason}; choose another drafter for it")
 
 
 @contextmanager
