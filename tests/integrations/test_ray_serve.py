@@ -180,17 +180,19 @@ def test_answers_stream_as_they_are_made(plain: Callable[[int], dict[str, str]])
 
 def test_replicas_draft_from_what_a_writer_adds(folder: Path) -> None:
     prompt = "what is written meanwhile"
-    first = ask(prompt)
-    text, before = first["choices"][0]["text"], first["choices"][0]["groundspeed"]
-    assert not before["accepted_by_source"].get("datastore")
+    first = ask(prompt)["choices"][0]
     tokenizer = tiny_parts()[1]
+
+    def drafted() -> bool:
+        """Whether it was; an engine leaves drafting alone for a while where it did not pay."""
+        choice = ask(prompt)["choices"][0]
+        assert choice["text"] == first["text"]
+        return bool(choice["groundspeed"]["accepted_by_source"].get("datastore"))
+
+    assert not drafted()
     with TokenDatastoreWriter.open(folder / "tokens", TokenizerFingerprint.of(tokenizer)) as writer:
-        writer.append("corpus", "answer", tokenizer(prompt + text)["input_ids"])
-        for reply in (ask(prompt), ask(prompt)):
-            assert reply["choices"][0]["text"] == text
-            told = reply["choices"][0]["groundspeed"]
-            assert told["accepted_by_source"]["datastore"] > 0
-            assert told["steps"] < before["steps"]
+        writer.append("corpus", "answer", tokenizer(prompt + first["text"])["input_ids"])
+        eventually(drafted)
 
 
 def test_replicas_read_the_store_and_leave_it_to_its_writer(folder: Path) -> None:
