@@ -116,7 +116,12 @@ def test_documents_are_drafted_from_and_cited(
     assert remote.response_metadata["speculative_decoding"]["accepted_by_source"]["passage"] > 0
     (span,) = remote.response_metadata["grounding"]
     assert (span["document_id"], span["text"]) == ("said", said)
-    assert remote.content_blocks == local.content_blocks
+    blocks = [remote.content_blocks, local.content_blocks]
+    for one in blocks:
+        for citation in one[0].get("annotations", ()):
+            citation.pop("id", None)  # drawn at random
+    assert blocks[0] == blocks[1]
+    assert bool(blocks[0][0].get("annotations")) == (version == "v1")
 
 
 def test_documents_come_by_chains_and_messages_as_to_a_local_model(
