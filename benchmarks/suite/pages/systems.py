@@ -26,7 +26,7 @@ def datastore(found: Found) -> str:
         "build, s (loading libraries and kernels not counted)": lambda s: f"{s[build]['seconds']:.1f}",
         "bytes a token": lambda s: f"{s[build]['bytes_per_token']:.2f}",
         "open, ms": lambda s: f"{s[opened]['seconds'] * 1e3:.1f}",
-        "resident after opening, MB": lambda s: f"{s[opened]['added_mb']:.0f} more",
+        "resident after opening, MB": lambda s: f"{s[opened]['resident_mb']:.0f}",
         "context to 64 draft nodes, warm, us: p50 / p95": lambda s: two(s[query]),
         "the same, pages dropped, us: p50 / p95": lambda s: two(s[query + ", cold"], digits=0),
         "append 1,000 tokens until a snapshot has them, ms: p50 / p95": lambda s: two(s[append], 1e3),
