@@ -78,7 +78,7 @@ async def killing(address: str, model: str, prompts: list[list[int]]) -> None:
     import ray
 
     async def ask(prompt: list[int]) -> bool:
-        body = {"model": model, "prompt": prompt, "max_tokens": 96, "temperature": 0, "ignore_eos": True}
+        body = {"model": model, "prompt": prompt, "max_tokens": 96, "temperature": 0}
         try:
             return (await client.post("/v1/completions", json=body)).is_success
         except httpx.TransportError:
