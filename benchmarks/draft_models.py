@@ -27,7 +27,6 @@ from groundspeed.drafting.base import DrafterFactory
 from groundspeed.drafting.blend import Blend
 from groundspeed.drafting.draft_model import DraftModel
 from groundspeed.integrations.bench.replay import Vocabulary, replay
-from groundspeed.integrations.bench.tally import average
 from groundspeed.integrations.bench.traces import data_set_name, in_fit_half, read_traces, tokenise
 from groundspeed.verify.draft_lm import TargetAsDraftLM
 from groundspeed.verify.loading import load_model
