@@ -44,7 +44,7 @@ def gemma() -> str:
 
 
 def documents(size: int) -> list[str]:
-    """A page of our own documentation that no measurement rewrites, cut into pieces of ``size`` characters."""
+    """A page of our documentation that no measurement rewrites, cut into pieces of ``size`` characters."""
     text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     return [text[start : start + size] for start in range(0, len(text) - size, size)]
 

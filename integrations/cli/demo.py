@@ -23,7 +23,8 @@ _QUESTION = "In retrieval-augmented generation, why does the draft need no secon
 def demo(
     docs: Annotated[Path, typer.Option(help="Folder to index.")] = Path("docs"),
     store: Annotated[
-        Path | None, typer.Option(help="Folder of the store; by default one in .demo for each folder indexed.")
+        Path | None,
+        typer.Option(help="Folder of the store; by default one in .demo for each folder indexed."),
     ] = None,
     question: Annotated[str, typer.Option(help="The question.")] = _QUESTION,
     max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 128,
