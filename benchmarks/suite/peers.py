@@ -136,7 +136,7 @@ def measure_vllm(size: Size) -> Json:
     requests, tokens = size.of(8, 2), size.of(64, 4)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "vllm.json"
-        words = ["--requests", str(requests), "--tokens", str(tokens), "--json", str(file)]
+        words = ["--batch", "1", "--requests", str(requests), "--tokens", str(tokens), "--json", str(file)]
         subprocess.run([VLLM_PYTHON, VLLM_SCRIPT, SPEC_BENCH, *words], cwd=ROOT, check=True)
         measured: Json = json.loads(file.read_text(encoding="utf-8"))
     measured["settings"].pop("model")  # a path of this machine
