@@ -27,7 +27,7 @@ from groundspeed.drafting.base import DrafterFactory
 from groundspeed.drafting.blend import Blend
 from groundspeed.drafting.draft_model import DraftModel
 from groundspeed.integrations.bench.replay import Vocabulary, replay
-from groundspeed.integrations.bench.traces import data_set_name, in_fit_half, read_traces, tokenise
+from groundspeed.integrations.bench.traces import Row, data_set_name, in_fit_half, read_traces, tokenise
 from groundspeed.verify.draft_lm import TargetAsDraftLM
 from groundspeed.verify.loading import load_model
 from groundspeed.verify.target import TransformersTarget
@@ -70,8 +70,12 @@ def main() -> None:
     print("|---" * (len(drafters) + 4) + "|")
     for file in arguments.traces:
         traces = [trace for trace in read_traces(file) if not in_fit_half(trace.question)]
-        rows = tokenise(traces[: 20 * arguments.rows], loaded.tokenizer)
-        rows = [row for row in rows if len(row.prompt) + len(row.response) < arguments.longest]
+        rows: list[Row] = []
+        while traces and len(rows) < arguments.rows:
+            some, traces = tokenise(traces[:100], loaded.tokenizer), traces[100:]
+            rows += [row for row in some if len(row.prompt) + len(row.response) < arguments.longest]
+        if not rows:
+            parser.error(f"{file} has no row of fewer than {arguments.longest} tokens; raise --longest")
         rows = [replace(row, response=row.response[: arguments.tokens]) for row in rows[: arguments.rows]]
         steps = {name: np.zeros(len(rows), np.int64) for name in drafters}
         for name, make in drafters.items():
