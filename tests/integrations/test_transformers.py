@@ -68,7 +68,9 @@ def test_greedy_rows_of_a_padded_batch_are_those_of_generate(family):
 
 
 def test_drafts_save_passes(llama, monkeypatch):
-    monkeypatch.setattr(Worth, "wanted", lambda worth: True)  # a pass of a tiny model is quicker than a draft
+    monkeypatch.setattr(
+        Worth, "wanted", lambda worth, texts: True
+    )  # a pass of a tiny model is quicker than a draft
     passes = []
     forward = llama.forward
     ours(llama, one())  # what the first call tries out does not count

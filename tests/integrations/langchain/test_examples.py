@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import re
 import sys
 from pathlib import Path
 
@@ -40,15 +39,3 @@ def test_an_example_answers(path: Path, store: str, capsys: pytest.CaptureFixtur
     more = [FURTHER] if path.stem in ("batch", "conversation") else []
     module.main(store, QUESTION, *more)
     assert len(capsys.readouterr().out) > 20
-
-
-def test_the_python_of_the_page_runs(
-    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "my-store").symlink_to(store)
-    monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "langchain.md").read_text(), re.DOTALL)
-    assert blocks
-    for block in blocks:
-        exec(compile(block, "docs/langchain.md", "exec"), {})
-        assert len(capsys.readouterr().out) > 20
