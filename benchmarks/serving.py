@@ -31,7 +31,7 @@ import httpx
 from serving_load import load
 
 LENGTHS = range(1, 1_000)
-MET = (*range(1, 65), *range(80, 513, 16))  # in tokens, as passes of the CPU are filled up
+MET = range(1, 400)
 
 
 def serve(pipe: Any, arguments: argparse.Namespace) -> None:
@@ -70,10 +70,14 @@ def serve(pipe: Any, arguments: argparse.Namespace) -> None:
 
 
 def meet_all_sizes(engine: Any) -> None:
-    """Read prompts of all lengths: memory then stays as it is, see docs/serving.md."""
+    """Read prompts of all lengths that passes may have, twice: memory then stays as it is.
+
+    oneDNN keeps 1024 kernels, and makes one for each shape of a product. With four shapes of weights these are
+    full after 256 lengths; the second time they are made anew in the memory that the first ones left.
+    """
     from groundspeed.types import GenerationRequest
 
-    for length in MET:
+    for length in (*MET, *MET):
         ids = tuple(random.choices(range(1000, engine.target.vocab_size), k=length))
         engine.generate(GenerationRequest(ids, max_tokens=1))
 

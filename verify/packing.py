@@ -8,7 +8,6 @@ operators that ``torch.compile`` emits when it freezes a model; where they are m
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -18,10 +17,6 @@ __all__ = ["PackedLinear", "pack_linears"]
 
 _ROWS = 64
 """Tokens per pass that the layout is made for: good for a draft tree and for a prompt alike."""
-
-_ROUND = 16
-"""Passes of more tokens are filled up to a multiple of it. oneDNN makes a kernel for each number of rows, of
-some 0.4 MB, in the time of several products, and keeps the last 1024: memory would grow for hours."""
 
 _DTYPES = (torch.float32, torch.bfloat16)
 
@@ -40,16 +35,8 @@ class PackedLinear(nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """[..., in_features] -> [..., out_features]."""
-        *rows, _ = inputs.shape
-        count = math.prod(rows)
-        if count > _ROWS and count % _ROUND:
-            filled = nn.functional.pad(inputs.reshape(count, self.in_features), (0, 0, 0, -count % _ROUND))
-            return self._products(filled)[:count].reshape(*rows, self.out_features)
-        return self._products(inputs)
-
-    def _products(self, inputs: torch.Tensor) -> torch.Tensor:
-        products: torch.Tensor = self._product(inputs, self._packed, self.bias, "none", [], "")
-        return products
+        product: torch.Tensor = self._product(inputs, self._packed, self.bias, "none", [], "")
+        return product
 
 
 def pack_linears(model: nn.Module) -> int:

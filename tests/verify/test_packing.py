@@ -21,17 +21,6 @@ def test_a_packed_layer_multiplies_as_the_plain_one(dtype, rows, bias):
     assert torch.allclose(got.float(), want.float(), rtol=limit, atol=limit)
 
 
-@pytest.mark.parametrize("rows", [63, 65, 77, 80, 200])
-def test_a_row_is_the_same_to_the_bit_however_many_there_are(rows):
-    torch.manual_seed(0)
-    layer = PackedLinear(nn.Linear(64, 48, dtype=torch.bfloat16))
-    inputs = torch.randn(1, rows, 64, dtype=torch.bfloat16)
-    with torch.inference_mode():
-        together, alone = layer(inputs), layer(inputs[:, -2:])
-    assert together.shape == (1, rows, 48)
-    assert torch.equal(together[:, -2:], alone)
-
-
 def test_packing_a_model_replaces_every_linear_layer_and_changes_no_answer():
     model = tiny_model(TREE_FAMILIES["llama"]())
     ids = torch.tensor([[5, 6, 7, 8, 9]])
