@@ -72,7 +72,7 @@ def serve(pipe: Any, arguments: argparse.Namespace) -> None:
 def meet_all_sizes(engine: Any) -> None:
     """Read prompts of all lengths that passes may have, twice: memory then stays as it is.
 
-    oneDNN keeps 1024 kernels, and makes one for each shape of a product. With four shapes of weights these are
+    oneDNN keeps 1024 kernels, one for each shape of a product. With four shapes of weights they are
     full after 256 lengths; the second time they are made anew in the memory that the first ones left.
     """
     from groundspeed.types import GenerationRequest
