@@ -142,8 +142,8 @@ def llama_cpp(found: Found) -> str:
     version = found["llama-cpp"]["provenance"]["versions"]["llama-cpp-python"]
     head = (
         f"{data['prompts']} recorded RAG questions, {data['max_tokens']} tokens each, "
-        f"{data['rounds']} rounds in turn, llama-cpp-python {version}; tokens a second with the reading "
-        "of the prompts.\n\n"
+        f"{data['rounds']} rounds, groundspeed first, llama-cpp-python {version}; tokens a second with the "
+        "reading of the prompts.\n\n"
     )
     return head + table(["", "tokens a second", "groundspeed is times as fast"], rows)
 
