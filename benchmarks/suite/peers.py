@@ -31,15 +31,16 @@ def measure_llama_cpp(size: Size) -> Json:
     llama.cpp reads the model's 4-bit file as it is, and once more written out in bfloat16, which is what the
     engine computes from.
     """
+    # Before llama_cpp, whose OpenMP runtime PyTorch would take for its own, and then need twice the time.
+    from groundspeed.verify.engine import Engine
+    from groundspeed.verify.loading import default_model_file
+
     try:
         import llama_cpp
     except ImportError:
         raise LeftOut(
             "llama-cpp-python is not installed; `pip install llama-cpp-python` builds it in some minutes"
         ) from None
-
-    from groundspeed.verify.engine import Engine
-    from groundspeed.verify.loading import default_model_file
 
     logging.getLogger("llama-cpp-python").setLevel(logging.ERROR)
     engine = Engine.from_pretrained()
@@ -57,7 +58,7 @@ def measure_llama_cpp(size: Size) -> Json:
                     raise RuntimeError(f"{name} ended an answer early")
             seconds.setdefault(name, []).append(time.perf_counter() - begun)
 
-    # Not in turns: once llama.cpp's threads are there, passes of the engine beside them take twice as long.
+    # Not in turns: threads of the one would wait busily beside the other's.
     ask("groundspeed", lambda prompt: _ours(engine, prompt, tokens))
     with _in_bfloat16(llama_cpp, default_model_file()) as wide:
         for weights, file in (("4 bits", default_model_file()), ("bfloat16", wide)):
