@@ -239,10 +239,11 @@ class Scheduler:
             texts = len(drafts) + len(pieces)
             context = sum(ticket.generation.session.length for ticket in writing) // len(writing)
             seconds = self._cost.of(texts).seconds(context)
-            trees = share_budget([*trees, *[DraftTree.empty()] * len(pieces)], seconds / seconds[0])
+            padded = [*trees, *[DraftTree.empty()] * len(pieces)]
+            trees = share_budget(padded, seconds / seconds[0])[: len(trees)]
             nodes = sum(map(len, trees))
             self._price = Price(seconds[0] / texts, (seconds[nodes] - seconds[0]) / max(nodes, 1))
-        steps = zip(writing, trees, strict=False)
+        steps = zip(writing, trees, strict=True)
         return {ticket: ticket.generation.step(tree) for ticket, tree in steps} | pieces
 
     def _drafts(self) -> dict[Ticket, DraftTree]:
