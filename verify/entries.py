@@ -1,8 +1,8 @@
 """What the attention kernel multiplies: entries of 4 bytes, each a float32 or a pair of bfloat16.
 
-A pair takes half the memory, and its two products one instruction where the processor has it. Which of the two
-a function makes follows from the dtype of the array it fills, float32 or uint32. Pairs lie along the terms of
-a sum: two dimensions of a key, or two positions of a text, always the same two.
+A pair takes half the memory, and its two products one instruction where the processor has it. The dtype of
+the array that a function fills says which of the two it makes, float32 or uint32. Pairs lie along the terms
+of a sum: two dimensions of a key, or two positions of a text, always the same two.
 """
 # mypy: allow-untyped-defs
 
