@@ -46,7 +46,7 @@ LONGEST_STEP = 64
 _SLOTS = 2 * CHUNK  # that the last task of a text looks at: the nodes may run on into another chunk
 
 # What a call is handed, int64 [CALL_COLUMNS]; strides count entries.
-NEXT_TASK = 0
+NEXT_TASK = 0  # so far, and of the rows to join once all tasks are done
 TASKS = 1  # number of tasks
 TASK_TABLE = 2  # address of int64 [TASKS, TASK_COLUMNS]
 SEGMENT_TABLE = 3  # address of int64 [s, SEGMENT_COLUMNS]
@@ -59,7 +59,11 @@ PATHS, PATH_STRIDE = 18, 19  # address of int32 [rows, stride]: slots from the p
 PARTIALS = 20  # address of float32, what the chunks come to
 SETTINGS = 21  # address of float32: scaling, soft cap or 0
 WINDOW = 22  # positions a row sees, 0 for all
-CALL_COLUMNS = 23
+PASS_ROWS = 23  # rows of the pass
+ROW_SEGMENTS = 24  # address of int64 [rows of the pass], -1 for a row of no text
+SINKS = 25  # address of float32 [HEADS], or 0
+OUT = 26  # address of [rows of the pass, HEADS, VALUE_SIZE]
+CALL_COLUMNS = 27
 
 # A text of the pass.
 FIRST_ROW, ROWS, PREFIX, ROOM = 0, 1, 2, 3  # ROOM in chunks
@@ -73,6 +77,9 @@ SEGMENT_COLUMNS = 10
 # A task: one chunk of one text for the query heads of one key/value head.
 SEGMENT, GROUP, CHUNK_NUMBER = 0, 1, 2
 TASK_COLUMNS = 3
+
+
+_SIGNATURE = numba.void(numba.types.CPointer(numba.int64))
 
 
 @kernel
@@ -102,9 +109,28 @@ def attend(bits: int, *, pairs: bool = HAS_PAIRS) -> int:
     def attend_pairs(pointer):  # pragma: no cover - runs as machine code
         run_tasks(numba.carray(pointer, (CALL_COLUMNS,)), np.empty(0, np.uint16), np.empty(0, np.uint32))
 
-    signature = numba.void(numba.types.CPointer(numba.int64))
     half = attend_pairs if pairs else attend_half
-    return c_kernel(signature, attend_single if bits == 32 else half)
+    return c_kernel(_SIGNATURE, attend_single if bits == 32 else half)
+
+
+@cache
+def combine(bits: int) -> int:
+    """Compile what joins the partial results, once all tasks of a layer are done.
+
+    Args:
+        bits: As of ``attend``.
+
+    Returns:
+        Address of a C function of one pointer, to int64 [CALL_COLUMNS]; it takes rows until none is left.
+    """
+
+    def join_single(pointer):  # pragma: no cover - runs as machine code
+        join_rows(numba.carray(pointer, (CALL_COLUMNS,)), np.empty(0, np.float32))
+
+    def join_half(pointer):  # pragma: no cover - runs as machine code
+        join_rows(numba.carray(pointer, (CALL_COLUMNS,)), np.empty(0, np.uint16))
+
+    return c_kernel(_SIGNATURE, join_single if bits == 32 else join_half)
 
 
 @kernel
@@ -145,11 +171,7 @@ def run_tasks(call, like, entry):
         if task >= len(tasks):
             break
         group, chunk = tasks[task + GROUP], tasks[task + CHUNK_NUMBER]
-        segment = view(
-            call[SEGMENT_TABLE] + 8 * SEGMENT_COLUMNS * tasks[task + SEGMENT],
-            SEGMENT_COLUMNS,
-            np.empty(0, np.int64),
-        )
+        segment = segment_of(call, tasks[task + SEGMENT])
         first, rows, prefix = segment[FIRST_ROW], segment[ROWS], segment[PREFIX]
         held = segment[HELD]
         start = chunk * CHUNK
@@ -238,6 +260,12 @@ def run_tasks(call, like, entry):
 
 
 @kernel
+def segment_of(call, number):
+    """int64 [SEGMENT_COLUMNS] of a text."""
+    return view(call[SEGMENT_TABLE] + 8 * SEGMENT_COLUMNS * number, SEGMENT_COLUMNS, np.empty(0, np.int64))
+
+
+@kernel
 def slot_of(paths, path, position, prefix):
     """Where in the cache a row whose path starts at ``paths[path]`` finds the token at a position."""
     return position if position < prefix else prefix + paths[path + position - prefix]
@@ -306,38 +334,37 @@ def weigh(scores, scaling, cap, begin, end, weights, entry, out):
 
 
 @kernel
-def combine(call, segments, sinks, like):
-    """Join the partial results of every row and write them.
-
-    Args:
-        call: int64 [CALL_COLUMNS] of the attention.
-        segments: int64 [s, SEGMENT_COLUMNS].
-        sinks: float32 [heads], a score for each head that takes part in the softmax and has no value; or [0].
-        like: Flat array [rows * heads * VALUE_SIZE], filled.
-    """
+def join_rows(call, like):
+    """Join the partial results of rows and write them, until none is left, see ``combine``."""
     far = np.int64(1) << 40
     positions = view(call[POSITIONS], far, np.empty(0, np.int32))
     partials = view(call[PARTIALS], far, np.empty(0, np.float32))
+    segments = view(call[ROW_SEGMENTS], call[PASS_ROWS], np.empty(0, np.int64))
+    sinks, out = view(call[SINKS], far, np.empty(0, np.float32)), view(call[OUT], far, like)
     heads, value_size, window = call[HEADS], call[VALUE_SIZE], call[WINDOW]
     floats = partial_floats(value_size)
     sums = np.empty(value_size, np.float32)
-    for s in range(len(segments)):
-        first, rows, chunks = segments[s, FIRST_ROW], segments[s, ROWS], segments[s, CHUNKS]
-        for row in range(first, first + rows):
-            past = positions[row] // CHUNK + 1
-            begin = max(0, positions[row] + 1 - window) // CHUNK if window > 0 else 0
-            for head in range(heads):
-                base = segments[s, FIRST_PARTIAL] + (head * rows + row - first) * chunks * floats
-                best = sinks[head] if len(sinks) else np.float32(-np.inf)
-                for chunk in range(begin, past):
-                    best = max(best, partials[base + chunk * floats])
-                mass = exp(sinks[head] - best) if len(sinks) else np.float32(0)
-                sums[:] = np.float32(0)
-                for chunk in range(begin, past):
-                    at = base + chunk * floats
-                    weight = exp(partials[at] - best)
-                    mass = fma(weight, partials[at + 1], mass)
-                    add_row(sums, weight, partials[at + 2 : at + 2 + value_size])
-                target = like[(row * heads + head) * value_size : (row * heads + head + 1) * value_size]
-                for d in range(value_size):
-                    target[d] = narrow(sums[d] / mass, like)
+    while True:
+        row = fetch_add(call.ctypes.data)
+        if row >= len(segments):
+            break
+        if segments[row] < 0:
+            continue
+        segment = segment_of(call, segments[row])
+        past = positions[row] // CHUNK + 1
+        begin = max(0, positions[row] + 1 - window) // CHUNK if window > 0 else 0
+        for head in range(heads):
+            base = place_of(segment, head, row, 0, floats)
+            best = sinks[head] if call[SINKS] else np.float32(-np.inf)
+            for chunk in range(begin, past):
+                best = max(best, partials[base + chunk * floats])
+            mass = exp(sinks[head] - best) if call[SINKS] else np.float32(0)
+            sums[:] = np.float32(0)
+            for chunk in range(begin, past):
+                at = base + chunk * floats
+                weight = exp(partials[at] - best)
+                mass = fma(weight, partials[at + 1], mass)
+                add_row(sums, weight, partials[at + 2 : at + 2 + value_size])
+            target = out[(row * heads + head) * value_size : (row * heads + head + 1) * value_size]
+            for d in range(value_size):
+                target[d] = narrow(sums[d] / mass, like)
