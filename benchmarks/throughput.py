@@ -5,9 +5,9 @@
 For each file the same prompts are answered plainly side by side, plainly one after another, with drafts one
 after another and with drafts side by side, in turns. Whole answers are timed, prompts included; what was read
 is forgotten before each turn, or kept with ``--read-before``, so that answers are only written. One pass of
-each kind before the first turn is not timed. With more ``--requests`` than ``--active`` the others wait, and a
-place that becomes free is taken, as on a server; with as many, the last answers are written beside fewer and
-fewer, and the slowest decides.
+each kind before the first turn is not timed. With more ``--requests`` than ``--active`` the others wait, and
+a place that becomes free is taken, as on a server; with as many, the last answers are written beside fewer
+and fewer, and the slowest decides.
 """
 
 from __future__ import annotations
