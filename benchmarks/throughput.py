@@ -4,9 +4,10 @@
 
 For each file the same prompts are answered plainly side by side, plainly one after another, with drafts one
 after another and with drafts side by side, in turns. Whole answers are timed, prompts included; what was read
-is forgotten before each turn. One pass of each kind before the first turn is not timed. With more
-``--requests`` than ``--active`` the others wait, and a place that becomes free is taken, as on a server; with
-as many, the last answers are written beside fewer and fewer, and the slowest decides.
+is forgotten before each turn, or kept with ``--read-before``, so that answers are only written. One pass of
+each kind before the first turn is not timed. With more ``--requests`` than ``--active`` the others wait, and
+a place that becomes free is taken, as on a server; with as many, the last answers are written beside fewer
+and fewer, and the slowest decides.
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ WAYS = (PLAIN_TOGETHER, "plain, one by one", "drafts, one by one", DRAFTS_TOGETH
 
 
 def answer(engine: Engine, requests: Sequence[GenerationRequest], way: str) -> list[GenerationResult]:
-    engine.forget_prefixes()
     requests = [replace(request, speculate=way.startswith("drafts")) for request in requests]
     if way.endswith("together"):
         return engine.generate_all(requests)
@@ -38,9 +38,14 @@ def answer(engine: Engine, requests: Sequence[GenerationRequest], way: str) -> l
 
 
 def measure(
-    engine: Engine, requests: Sequence[GenerationRequest], ways: Sequence[str], rounds: int
+    engine: Engine,
+    requests: Sequence[GenerationRequest],
+    ways: Sequence[str],
+    rounds: int,
+    *,
+    read_before: bool = False,
 ) -> dict[str, Any]:
-    """Answer requests in every way, in turns.
+    """Answer requests in every way, in turns, their prompts read each time or ``read_before`` the first one.
 
     Returns:
         ``seconds``, by way and round; ``tokens`` of all answers together; and ``same``, by way, how many
@@ -52,6 +57,8 @@ def measure(
     texts: dict[str, list[tuple[int, ...]]] = {}
     for _ in range(rounds):
         for way in ways:
+            if not read_before:
+                engine.forget_prefixes()
             start = time.perf_counter()
             results = answer(engine, requests, way)
             seconds[way].append(time.perf_counter() - start)
@@ -94,6 +101,7 @@ def main() -> None:
     parser.add_argument("--active", type=int, default=8)
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     parser.add_argument("--tokens", type=int, default=96)
+    parser.add_argument("--read-before", action="store_true")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--dtype", default="auto")
@@ -106,7 +114,8 @@ def main() -> None:
             f"{file.name}: {len(requests)} requests, {arguments.active} at once, {arguments.tokens} tokens "
             f"each, {engine.dtype}"
         )
-        show(measure(engine, requests, arguments.ways, arguments.rounds))
+        read = arguments.read_before
+        show(measure(engine, requests, arguments.ways, arguments.rounds, read_before=read))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,9 @@ and sums (as Flash-Decoding does, Dao et al. 2023), and every sum is taken in or
 node gathers the keys of its own path in that order, wherever they stand in the cache. So a row comes out the
 same to the bit with a draft and without, alone and beside other texts.
 
+From bfloat16, where the processor can, two terms are multiplied at once (see ``entries``); weights are
+rounded to it then, as in fused attention. Sums are float32 always.
+
 Chunks are shared out among threads. The last chunk of a text, the one that the pass itself writes to, takes
 in the new keys and values before it is looked at.
 """
@@ -20,9 +23,12 @@ import numpy as np
 from groundspeed.datastores.views import view
 from groundspeed.jit import c_kernel, kernel
 from groundspeed.verify.cache import CHUNK
+from groundspeed.verify.entries import join, pack, per_entry, pick, settle
 from groundspeed.verify.vectors import (
+    HAS_PAIRS,
     TILE_LANES,
     TILE_ROWS,
+    add_tile_row,
     exp,
     fetch_add,
     fma,
@@ -30,7 +36,6 @@ from groundspeed.verify.vectors import (
     narrow,
     tile,
     total,
-    widen,
 )
 
 __all__ = ["LONGEST_STEP", "attend", "combine", "partial_floats"]
@@ -41,7 +46,7 @@ LONGEST_STEP = 64
 _SLOTS = 2 * CHUNK  # that the last task of a text looks at: the nodes may run on into another chunk
 
 # What a call is handed, int64 [CALL_COLUMNS]; strides count entries.
-NEXT_TASK = 0
+NEXT_TASK = 0  # so far, and of the rows to join once all tasks are done
 TASKS = 1  # number of tasks
 TASK_TABLE = 2  # address of int64 [TASKS, TASK_COLUMNS]
 SEGMENT_TABLE = 3  # address of int64 [s, SEGMENT_COLUMNS]
@@ -54,7 +59,11 @@ PATHS, PATH_STRIDE = 18, 19  # address of int32 [rows, stride]: slots from the p
 PARTIALS = 20  # address of float32, what the chunks come to
 SETTINGS = 21  # address of float32: scaling, soft cap or 0
 WINDOW = 22  # positions a row sees, 0 for all
-CALL_COLUMNS = 23
+PASS_ROWS = 23  # rows of the pass
+ROW_SEGMENTS = 24  # address of int64 [rows of the pass], -1 for a row of no text
+SINKS = 25  # address of float32 [HEADS], or 0
+OUT = 26  # address of [rows of the pass, HEADS, VALUE_SIZE]
+CALL_COLUMNS = 27
 
 # A text of the pass.
 FIRST_ROW, ROWS, PREFIX, ROOM = 0, 1, 2, 3  # ROOM in chunks
@@ -70,6 +79,9 @@ SEGMENT, GROUP, CHUNK_NUMBER = 0, 1, 2
 TASK_COLUMNS = 3
 
 
+_SIGNATURE = numba.void(numba.types.CPointer(numba.int64))
+
+
 @kernel
 def partial_floats(value_size):
     """Floats of a partial result: the maximum, the sum, and the weighted values, padded to whole tiles."""
@@ -77,29 +89,59 @@ def partial_floats(value_size):
 
 
 @cache
-def attend(bits: int) -> int:
+def attend(bits: int, *, pairs: bool = HAS_PAIRS) -> int:
     """Compile the attention of a layer.
 
     Args:
         bits: Of what the caches hold, 32 for float32, 16 for bfloat16.
+        pairs: Whether bfloat16 is multiplied in pairs, as some processors can; else it is widened.
 
     Returns:
         Address of a C function of one pointer, to int64 [CALL_COLUMNS]; it takes tasks until none is left.
     """
 
     def attend_single(pointer):  # pragma: no cover - runs as machine code
-        run_tasks(numba.carray(pointer, (CALL_COLUMNS,)), np.empty(0, np.float32))
+        run_tasks(numba.carray(pointer, (CALL_COLUMNS,)), np.empty(0, np.float32), np.empty(0, np.float32))
 
     def attend_half(pointer):  # pragma: no cover - runs as machine code
-        run_tasks(numba.carray(pointer, (CALL_COLUMNS,)), np.empty(0, np.uint16))
+        run_tasks(numba.carray(pointer, (CALL_COLUMNS,)), np.empty(0, np.uint16), np.empty(0, np.float32))
 
-    signature = numba.void(numba.types.CPointer(numba.int64))
-    return c_kernel(signature, attend_single if bits == 32 else attend_half)
+    def attend_pairs(pointer):  # pragma: no cover - runs as machine code
+        run_tasks(numba.carray(pointer, (CALL_COLUMNS,)), np.empty(0, np.uint16), np.empty(0, np.uint32))
+
+    half = attend_pairs if pairs else attend_half
+    return c_kernel(_SIGNATURE, attend_single if bits == 32 else half)
+
+
+@cache
+def combine(bits: int) -> int:
+    """Compile what joins the partial results, once all tasks of a layer are done.
+
+    Args:
+        bits: As of ``attend``.
+
+    Returns:
+        Address of a C function of one pointer, to int64 [CALL_COLUMNS]; it takes rows until none is left.
+    """
+
+    def join_single(pointer):  # pragma: no cover - runs as machine code
+        join_rows(numba.carray(pointer, (CALL_COLUMNS,)), np.empty(0, np.float32))
+
+    def join_half(pointer):  # pragma: no cover - runs as machine code
+        join_rows(numba.carray(pointer, (CALL_COLUMNS,)), np.empty(0, np.uint16))
+
+    return c_kernel(_SIGNATURE, join_single if bits == 32 else join_half)
 
 
 @kernel
-def run_tasks(call, like):
-    """Take tasks until none is left, see ``attend``."""
+def run_tasks(call, like, entry):
+    """Take tasks until none is left, see ``attend``.
+
+    Args:
+        call: int64 [CALL_COLUMNS].
+        like: Array of what the caches hold.
+        entry: Array of what is multiplied, see ``entries``.
+    """
     far = np.int64(1) << 40
     tasks = view(call[TASK_TABLE], call[TASKS] * TASK_COLUMNS, np.empty(0, np.int64))
     query, key, value = view(call[QUERY], far, like), view(call[KEY], far, like), view(call[VALUE], far, like)
@@ -113,23 +155,23 @@ def run_tasks(call, like):
     shared = call[HEADS] // call[GROUPS]  # query heads that share a key/value head
     floats = partial_floats(value_size)
     wide = floats - 2
-    queries = np.zeros((shared * LONGEST_STEP + TILE_ROWS, key_size), np.float32)
-    keys = np.zeros(_SLOTS * key_size, np.float32)
-    values = np.zeros(_SLOTS * wide, np.float32)
-    scores = np.empty(TILE_ROWS * _SLOTS, np.float32)
+    each = per_entry(entry)
+    deep = (key_size + each - 1) // each  # entries of a query
+    queries = np.empty((shared * LONGEST_STEP + TILE_ROWS, deep), entry.dtype)
+    keys = np.empty(_SLOTS * deep, entry.dtype)
+    values = np.zeros(_SLOTS // each * wide, entry.dtype)
+    own = np.zeros((CHUNK // each, wide), entry.dtype)
+    packed = np.zeros((TILE_ROWS, CHUNK // each), entry.dtype)
+    scores = np.empty((TILE_ROWS, _SLOTS), np.float32)
     gathered = np.empty(CHUNK, np.float32)
-    weights = np.empty((TILE_ROWS, CHUNK), np.float32)
+    weights = np.empty(CHUNK, np.float32)
     sums = np.empty((TILE_ROWS, wide), np.float32)
     while True:
         task = fetch_add(call.ctypes.data) * TASK_COLUMNS
         if task >= len(tasks):
             break
         group, chunk = tasks[task + GROUP], tasks[task + CHUNK_NUMBER]
-        segment = view(
-            call[SEGMENT_TABLE] + 8 * SEGMENT_COLUMNS * tasks[task + SEGMENT],
-            SEGMENT_COLUMNS,
-            np.empty(0, np.int64),
-        )
+        segment = segment_of(call, tasks[task + SEGMENT])
         first, rows, prefix = segment[FIRST_ROW], segment[ROWS], segment[PREFIX]
         held = segment[HELD]
         start = chunk * CHUNK
@@ -151,66 +193,76 @@ def run_tasks(call, like):
                 at = group * call[VALUE_HEAD] + (first + row) * call[VALUE_ROW]
                 for d in range(value_size):
                     value_cache[place * value_size + d] = value[at + d]
-        load(key_cache, start * key_size, keys, (slots + CHUNK - 1) // CHUNK * CHUNK * key_size)
-        if wide == value_size:
-            load(value_cache, start * value_size, values, slots * value_size)
-        else:
-            for slot in range(slots):
-                load(value_cache, (start + slot) * value_size, values[slot * wide :], value_size)
+        for block in range((slots + CHUNK - 1) // CHUNK):
+            at = (chunk + block) * key_size * CHUNK
+            join(key_cache[at : at + key_size * CHUNK], CHUNK, CHUNK, keys[block * deep * CHUNK :])
+        join(value_cache[start * value_size : (start + slots) * value_size], value_size, wide, values)
         count = shared * rows
         for i in range(count):
             at = (group * shared + i // rows) * call[QUERY_HEAD] + (first + i % rows) * call[QUERY_ROW]
-            load(query, at, queries[i], key_size)
-            for d in range(key_size):
-                queries[i, d] *= scaling
+            pack(query[at : at + key_size], queries[i])
         for i in range(0, count, TILE_ROWS):
-            scores[:] = np.float32(0)
             for lane in range(0, slots, TILE_LANES):
-                block = lane // CHUNK * CHUNK * key_size + lane % CHUNK
+                block = lane // CHUNK * CHUNK * deep + lane % CHUNK
                 tile(
-                    queries[i:].ctypes.data, key_size, keys.ctypes.data + 4 * block, CHUNK,
-                    key_size, scores.ctypes.data + 4 * lane, _SLOTS,
+                    queries[i:].ctypes.data, deep, keys.ctypes.data + 4 * block, CHUNK,
+                    deep, scores.ctypes.data + 4 * lane, _SLOTS, entry,
                 )  # fmt: skip
-            if cap > 0:
-                soft_cap(scores, cap)
             # By position a path may run on from the last chunk's slots into the next chunk.
             for part in range(2 if last else 1):
                 begin = start + part * CHUNK
-                weights[:] = np.float32(0)
-                sums[:] = np.float32(0)
+                # What is not seen has no weight, and adds nothing.
+                known = min(slots - part * CHUNK, CHUNK) if causal else max(stored - part * CHUNK, 0)
+                known = max(known + each - 1, 0) // each if causal else known // each
                 for r in range(min(TILE_ROWS, count - i)):
                     row = first + (i + r) % rows
                     end = min(begin + CHUNK, positions[row] + 1)
                     if end <= begin:
                         continue
                     if causal:
-                        ordered = scores[r * _SLOTS + part * CHUNK : r * _SLOTS + (part + 1) * CHUNK]
+                        ordered = scores[r, part * CHUNK : (part + 1) * CHUNK]
                     else:
                         ordered = gathered
-                        ordered[:] = scores[r * _SLOTS : r * _SLOTS + CHUNK]
+                        copy(scores[r, :CHUNK], ordered)
                         for j in range(max(begin, prefix), end):
-                            slot = slot_of(paths, row * stride, j, prefix) - start
-                            ordered[j - begin] = scores[r * _SLOTS + slot]
+                            ordered[j - begin] = scores[r, slot_of(paths, row * stride, j, prefix) - start]
                     hidden = max(0, positions[row] + 1 - window) if window > 0 else 0
                     out = place_of(segment, group * shared + (i + r) // rows, row, chunk + part, floats)
-                    weigh(ordered, hidden - begin, end - begin, weights[r], partials[out : out + 2])
-                # What is not seen has no weight, and adds nothing.
-                known = min(slots - part * CHUNK, CHUNK) if causal else max(stored - part * CHUNK, 0)
+                    weigh(
+                        ordered, scaling, cap, hidden - begin, end - begin, weights, entry,
+                        partials[out : out + 2],
+                    )  # fmt: skip
+                    pack(weights, packed[r])
                 for lane in range(0, wide, TILE_LANES):
                     tile(
-                        weights.ctypes.data, CHUNK, values.ctypes.data + 4 * (part * CHUNK * wide + lane),
-                        wide, known, sums.ctypes.data + 4 * lane, wide,
+                        packed.ctypes.data, CHUNK // each,
+                        values[part * CHUNK // each * wide + lane :].ctypes.data, wide,
+                        known, sums.ctypes.data + 4 * lane, wide, entry,
                     )  # fmt: skip
                 for r in range(min(TILE_ROWS, count - i)):
                     row = first + (i + r) % rows
                     end = min(begin + CHUNK, positions[row] + 1)
                     if end <= begin:
                         continue
-                    for j in range(begin + max(known, 0), end):
-                        slot = slot_of(paths, row * stride, j, prefix) - start
-                        add_row(sums[r], weights[r, j - begin], values[slot * wide : (slot + 1) * wide])
+                    n = 0
+                    for j in range(begin + known * each, end, each):
+                        one = slot_of(paths, row * stride, j, prefix) - start
+                        other = slot_of(paths, row * stride, j + 1, prefix) - start if j + 1 < end else -1
+                        pick(values, one, other, own[n])
+                        n += 1
+                    for lane in range(0, wide, TILE_LANES):
+                        add_tile_row(
+                            packed[r, known:].ctypes.data, 0, own.ctypes.data + 4 * lane,
+                            wide, n, sums[r].ctypes.data + 4 * lane, 0, entry,
+                        )  # fmt: skip
                     out = place_of(segment, group * shared + (i + r) // rows, row, chunk + part, floats)
-                    partials[out + 2 : out + floats] = sums[r]
+                    copy(sums[r], partials[out + 2 : out + floats])
+
+
+@kernel
+def segment_of(call, number):
+    """int64 [SEGMENT_COLUMNS] of a text."""
+    return view(call[SEGMENT_TABLE] + 8 * SEGMENT_COLUMNS * number, SEGMENT_COLUMNS, np.empty(0, np.int64))
 
 
 @kernel
@@ -227,11 +279,10 @@ def place_of(segment, head, row, chunk, floats):
 
 
 @kernel
-def load(source, at, target, size):
-    """Copy entries, as float32."""
-    entries = source[at : at + size]
-    for i in range(size):
-        target[i] = widen(entries[i])
+def copy(source, target):
+    """Copy entries; numba's own assignment of slices goes one by one."""
+    for i in range(len(target)):
+        target[i] = source[i]
 
 
 @kernel
@@ -252,23 +303,30 @@ def soft_cap(scores, cap):
 
 
 @kernel
-def weigh(scores, begin, end, weights, out):
+def weigh(scores, scaling, cap, begin, end, weights, entry, out):
     """The unnormalised softmax of ``scores[begin:end]``.
 
     Args:
-        scores: float32 [CHUNK]; what is not seen is overwritten.
+        scores: float32 [CHUNK], overwritten.
+        scaling: Of the scores.
+        cap: What they are then bent to stay below, 0 leaves them.
         begin: First position seen, negative for 0; where it is not below ``end`` none is seen.
         end: Just past the last one.
         weights: float32 [CHUNK], filled, 0 for what is not seen.
+        entry: Array of what the weights will be multiplied as.
         out: float32 [2], filled with the maximum and the sum of the weights.
     """
     begin = min(max(begin, 0), CHUNK)
     end = max(begin, end)
+    for j in range(CHUNK):
+        scores[j] *= scaling
+    if cap > 0:
+        soft_cap(scores[:CHUNK], cap)
     scores[:begin] = np.float32(-np.inf)
     scores[end:] = np.float32(-np.inf)
     best = highest(scores[:CHUNK])
     for j in range(CHUNK):
-        weights[j] = exp(scores[j] - best)
+        weights[j] = settle(exp(scores[j] - best), entry)
     weights[:begin] = np.float32(0)
     weights[end:] = np.float32(0)
     out[0] = best
@@ -276,38 +334,37 @@ def weigh(scores, begin, end, weights, out):
 
 
 @kernel
-def combine(call, segments, sinks, like):
-    """Join the partial results of every row and write them.
-
-    Args:
-        call: int64 [CALL_COLUMNS] of the attention.
-        segments: int64 [s, SEGMENT_COLUMNS].
-        sinks: float32 [heads], a score for each head that takes part in the softmax and has no value; or [0].
-        like: Flat array [rows * heads * VALUE_SIZE], filled.
-    """
+def join_rows(call, like):
+    """Join the partial results of rows and write them, until none is left, see ``combine``."""
     far = np.int64(1) << 40
     positions = view(call[POSITIONS], far, np.empty(0, np.int32))
     partials = view(call[PARTIALS], far, np.empty(0, np.float32))
+    segments = view(call[ROW_SEGMENTS], call[PASS_ROWS], np.empty(0, np.int64))
+    sinks, out = view(call[SINKS], far, np.empty(0, np.float32)), view(call[OUT], far, like)
     heads, value_size, window = call[HEADS], call[VALUE_SIZE], call[WINDOW]
     floats = partial_floats(value_size)
     sums = np.empty(value_size, np.float32)
-    for s in range(len(segments)):
-        first, rows, chunks = segments[s, FIRST_ROW], segments[s, ROWS], segments[s, CHUNKS]
-        for row in range(first, first + rows):
-            past = positions[row] // CHUNK + 1
-            begin = max(0, positions[row] + 1 - window) // CHUNK if window > 0 else 0
-            for head in range(heads):
-                base = segments[s, FIRST_PARTIAL] + (head * rows + row - first) * chunks * floats
-                best = sinks[head] if len(sinks) else np.float32(-np.inf)
-                for chunk in range(begin, past):
-                    best = max(best, partials[base + chunk * floats])
-                mass = exp(sinks[head] - best) if len(sinks) else np.float32(0)
-                sums[:] = np.float32(0)
-                for chunk in range(begin, past):
-                    at = base + chunk * floats
-                    weight = exp(partials[at] - best)
-                    mass = fma(weight, partials[at + 1], mass)
-                    add_row(sums, weight, partials[at + 2 : at + 2 + value_size])
-                target = like[(row * heads + head) * value_size : (row * heads + head + 1) * value_size]
-                for d in range(value_size):
-                    target[d] = narrow(sums[d] / mass, like)
+    while True:
+        row = fetch_add(call.ctypes.data)
+        if row >= len(segments):
+            break
+        if segments[row] < 0:
+            continue
+        segment = segment_of(call, segments[row])
+        past = positions[row] // CHUNK + 1
+        begin = max(0, positions[row] + 1 - window) // CHUNK if window > 0 else 0
+        for head in range(heads):
+            base = place_of(segment, head, row, 0, floats)
+            best = sinks[head] if call[SINKS] else np.float32(-np.inf)
+            for chunk in range(begin, past):
+                best = max(best, partials[base + chunk * floats])
+            mass = exp(sinks[head] - best) if call[SINKS] else np.float32(0)
+            sums[:] = np.float32(0)
+            for chunk in range(begin, past):
+                at = base + chunk * floats
+                weight = exp(partials[at] - best)
+                mass = fma(weight, partials[at + 1], mass)
+                add_row(sums, weight, partials[at + 2 : at + 2 + value_size])
+            target = out[(row * heads + head) * value_size : (row * heads + head + 1) * value_size]
+            for d in range(value_size):
+                target[d] = narrow(sums[d] / mass, like)

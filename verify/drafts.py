@@ -8,6 +8,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -203,11 +204,12 @@ class _Beside:
         self._calls.put(None)
 
     def _serve(self) -> None:
-        while (call := self._calls.get()) is not None:
-            try:
-                self._outcomes.put((call(), None))
-            except BaseException as error:
-                self._outcomes.put((None, error))
+        with suppress(SystemExit):  # what breaks off a call may come when it is just over
+            while (call := self._calls.get()) is not None:
+                try:
+                    self._outcomes.put((call(), None))
+                except BaseException as error:
+                    self._outcomes.put((None, error))
 
     def _give_up(self) -> None:
         """Break off what runs in the thread if it is Python; a loop there would slow down everybody."""

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Scoring", "StepAttention"]
 
-_DTYPES = {torch.float32: torch.float32, torch.bfloat16: torch.uint16}
-"""What the kernel computes from, and what numpy may look at it as."""
+_DTYPES = (torch.float32, torch.bfloat16)
+"""What the kernel computes from."""
 
 
 class Scoring(NamedTuple):
@@ -56,11 +56,13 @@ class StepAttention:
         rows = max(stretch.first + stretch.rows for stretch in stretches)
         depth = max(int(stretch.offsets.max()) for stretch in stretches) + 1
         self._positions = np.zeros(rows, np.int32)
+        self._row_segments = np.full(rows, -1, np.int64)
         self._paths = np.zeros((rows, depth), np.int32)
         table = np.zeros((len(stretches), kernels.SEGMENT_COLUMNS), np.int64)
-        for row, stretch in zip(table, stretches, strict=True):
+        for number, (row, stretch) in enumerate(zip(table, stretches, strict=True)):
             own = slice(stretch.first, stretch.first + stretch.rows)
             self._positions[own] = stretch.prefix + stretch.offsets
+            self._row_segments[own] = number
             self._paths[own, : stretch.paths.shape[1]] = stretch.paths[:, :depth]
             row[kernels.FIRST_ROW], row[kernels.ROWS] = stretch.first, stretch.rows
             row[kernels.PREFIX], row[kernels.ROOM] = stretch.prefix, stretch.cache.chunks
@@ -71,11 +73,16 @@ class StepAttention:
         self._first_partial = per_head.cumsum() - per_head
         self._table = table
         self._tasks: dict[tuple[int, int], NDArray[np.int64]] = {}
-        self._partials = np.empty(0, np.float32)
+        self._floats_per_row = 0  # of partial results, by the layer's kind
+        self._settings = np.zeros(2, np.float32)
         self._call = np.zeros(kernels.CALL_COLUMNS, np.int64)
+        self._call_address = self._call.ctypes.data
+        self._call[kernels.SETTINGS] = self._settings.ctypes.data
         self._call[kernels.SEGMENT_TABLE] = table.ctypes.data
         self._call[kernels.POSITIONS] = self._positions.ctypes.data
         self._call[kernels.PATHS], self._call[kernels.PATH_STRIDE] = self._paths.ctypes.data, depth
+        self._call[kernels.PASS_ROWS] = rows
+        self._call[kernels.ROW_SEGMENTS] = self._row_segments.ctypes.data
 
     @staticmethod
     def takes(states: torch.Tensor) -> bool:
@@ -103,28 +110,38 @@ class StepAttention:
         """
         window = scoring.window or 0
         heads, groups = query.shape[1], key.shape[1]
-        floats = kernels.partial_floats(value.shape[-1])
-        if len(self._partials) < self._partials_per_head * heads * floats:
-            self._partials = np.empty(self._partials_per_head * heads * floats, np.float32)
         table, call, k = self._table, self._call, kernels
+        self._make_room(heads, value.shape[3])
         table[:, k.KEY_CACHE : k.VALUE_CACHE + 1] = [
             stretch.cache.addresses(layer) for stretch in self._stretches
         ]
-        table[:, k.FIRST_PARTIAL] = self._first_partial * heads * floats
         tasks = self._tasks_of(groups, window)
-        settings = np.array([scoring.scaling, scoring.softcap or 0], np.float32)
+        self._settings[:] = scoring.scaling, scoring.softcap or 0
         query, key, value = (_rows_in_order(states) for states in (query, key, value))
         call[k.NEXT_TASK] = 0
         call[k.TASKS], call[k.TASK_TABLE] = len(tasks), tasks.ctypes.data
-        call[k.QUERY : k.QUERY_ROW + 1] = query.data_ptr(), query.stride(1), query.stride(2)
-        call[k.KEY : k.KEY_ROW + 1] = key.data_ptr(), key.stride(1), key.stride(2)
-        call[k.VALUE : k.VALUE_ROW + 1] = value.data_ptr(), value.stride(1), value.stride(2)
-        call[k.HEADS : k.VALUE_SIZE + 1] = heads, groups, key.shape[-1], value.shape[-1]
-        call[k.PARTIALS], call[k.SETTINGS] = self._partials.ctypes.data, settings.ctypes.data
-        call[k.WINDOW] = window
-        run_parallel(k.attend(query.dtype.itemsize * 8), call.ctypes.data)
-        sinks = np.empty(0, np.float32) if scoring.sinks is None else scoring.sinks.float().numpy()
-        k.combine(call, table, sinks, out.view(_DTYPES[out.dtype]).numpy().reshape(-1))
+        call[k.QUERY : k.VALUE_SIZE + 1] = (
+            *(query.data_ptr(), query.stride(1), query.stride(2)),
+            *(key.data_ptr(), key.stride(1), key.stride(2)),
+            *(value.data_ptr(), value.stride(1), value.stride(2)),
+            *(heads, groups, key.shape[3], value.shape[3]),
+        )
+        sinks = None if scoring.sinks is None else scoring.sinks.float().contiguous()
+        call[k.WINDOW], call[k.OUT] = window, out.data_ptr()
+        call[k.SINKS] = 0 if sinks is None else sinks.data_ptr()
+        bits = query.dtype.itemsize * 8
+        run_parallel(k.attend(bits), self._call_address)
+        call[k.NEXT_TASK] = 0
+        run_parallel(k.combine(bits), self._call_address)
+
+    def _make_room(self, heads: int, value_size: int) -> None:
+        """For the partial results of a layer."""
+        floats = heads * kernels.partial_floats(value_size)
+        if floats != self._floats_per_row:
+            self._floats_per_row = floats
+            self._table[:, kernels.FIRST_PARTIAL] = self._first_partial * floats
+            self._partials = np.empty(self._partials_per_head * floats, np.float32)
+            self._call[kernels.PARTIALS] = self._partials.ctypes.data
 
     def _tasks_of(self, groups: int, window: int) -> NDArray[np.int64]:
         """One task a text, key/value head and chunk in sight; the last chunks first, as they take longest."""

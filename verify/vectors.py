@@ -20,8 +20,10 @@ from numba.extending import intrinsic
 from groundspeed.jit import kernel
 
 __all__ = [
+    "HAS_PAIRS",
     "TILE_LANES",
     "TILE_ROWS",
+    "add_tile_row",
     "exp",
     "fetch_add",
     "fma",
@@ -33,7 +35,12 @@ __all__ = [
 ]
 
 TILE_ROWS = 4
-_LANES = 16 if llvm.get_host_cpu_features().get("avx512f") else 8  # floats of a register
+llvm.initialize_native_asmparser()  # for the one instruction that is named
+_FEATURES = llvm.get_host_cpu_features()
+HAS_PAIRS = bool(_FEATURES.get("avx512bf16"))
+"""Whether the processor multiplies pairs of bfloat16."""
+
+_LANES = 16 if _FEATURES.get("avx512f") else 8  # floats of a register
 _VECTORS = 2  # registers of a row of a tile
 TILE_LANES = _LANES * _VECTORS
 
@@ -158,21 +165,31 @@ def exp(x):
     return _as_float(_as_bits(p) + (_as_bits(shifted) << np.uint32(23)))
 
 
-def _make_tile(rows: int) -> Any:
-    """An intrinsic that adds a product of ``rows`` rows, with sums in registers."""
+def _multiply_add(builder: Any, entry: Any) -> Any:
+    """What adds the product of two vectors of entries to a third one of floats."""
+    if entry == types.float32:
+        fused = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(_VECTOR, [_VECTOR] * 3), f"llvm.fma.v{_LANES}f32"
+        )
+        return lambda a, b, c: builder.call(fused, [a, b, c])
+    # The instruction has no name that all versions of LLVM share.
+    product = ir.InlineAsm(ir.FunctionType(_VECTOR, [_VECTOR] * 3), "vdpbf16ps $2, $1, $0", "=v,v,v,0")
+    return lambda a, b, c: builder.call(product, [a, b, c])
+
+
+def _make_tile(rows: int, *, adds: bool) -> Any:
+    """An intrinsic that makes a product of ``rows`` rows, or adds it, with sums in registers."""
 
     @intrinsic
-    def multiply(typing_context, a, a_stride, b, b_stride, terms, c, c_stride):  # pragma: no cover
+    def multiply(typing_context, a, a_stride, b, b_stride, terms, c, c_stride, like):  # pragma: no cover
         def generate(context, builder, signature, arguments):
-            a, a_stride, b, b_stride, terms, c, c_stride = arguments
+            a, a_stride, b, b_stride, terms, c, c_stride, _ = arguments
 
             def pointer(base: Any, offset: Any, type_: Any) -> Any:
                 address = builder.add(base, builder.shl(offset, _I64(2)))
                 return builder.inttoptr(address, type_.as_pointer())
 
-            fused = cgutils.get_or_insert_function(
-                builder.module, ir.FunctionType(_VECTOR, [_VECTOR] * 3), f"llvm.fma.v{_LANES}f32"
-            )
+            product = _multiply_add(builder, signature.args[-1].dtype)
             places = [
                 pointer(c, builder.add(builder.mul(_I64(row), c_stride), _I64(v * _LANES)), _VECTOR)
                 for row in range(rows)
@@ -180,7 +197,9 @@ def _make_tile(rows: int) -> Any:
             ]
             before = builder.block
             loop, after = builder.append_basic_block("terms"), builder.append_basic_block("stored")
-            starts = [builder.load(place, align=4) for place in places]
+            starts = [
+                builder.load(place, align=4) if adds else ir.Constant(_VECTOR, None) for place in places
+            ]
             builder.cbranch(builder.icmp_signed(">", terms, _I64(0)), loop, after)
 
             builder.position_at_end(loop)
@@ -203,7 +222,7 @@ def _make_tile(rows: int) -> Any:
                 zeros = ir.Constant(ir.VectorType(_I32, _LANES), None)
                 every = builder.shuffle_vector(first, ir.Constant(_VECTOR, ir.Undefined), zeros)
                 for v in range(_VECTORS):
-                    results.append(builder.call(fused, [every, factors[v], sums[row * _VECTORS + v]]))
+                    results.append(product(every, factors[v], sums[row * _VECTORS + v]))
             following = builder.add(i, _I64(1))
             i.add_incoming(following, loop)
             for total, result in zip(sums, results, strict=True):
@@ -218,13 +237,17 @@ def _make_tile(rows: int) -> Any:
                 builder.store(final, place, align=4)
             return context.get_dummy_value()
 
-        return types.void(*[types.int64] * 7), generate
+        return types.void(*[types.int64] * 7, like), generate
 
     return multiply
 
 
-tile = _make_tile(TILE_ROWS)
-"""``tile(a, a_stride, b, b_stride, terms, c, c_stride)``: C += A B, float32, by addresses and strides in
-floats. A is [TILE_ROWS, terms], B is [terms, TILE_LANES], C is [TILE_ROWS, TILE_LANES]; each sum is taken in
-order of the terms, fused.
+tile = _make_tile(TILE_ROWS, adds=False)
+"""``tile(a, a_stride, b, b_stride, terms, c, c_stride, like)``: C = A B by addresses, and strides in entries.
+A is [TILE_ROWS, terms], B is [terms, TILE_LANES], C is float32 [TILE_ROWS, TILE_LANES]; each sum is taken in
+order of the terms. Entries have 4 bytes: a float32, whose product is fused, or, where ``like`` is an array of
+uint32, a pair of bfloat16, whose two products are added.
 """
+
+add_tile_row = _make_tile(1, adds=True)
+"""The same for one row, added to C."""

@@ -27,29 +27,33 @@ CONTEXTS = (1_000, 2_000, 4_000, 8_000, 16_000)
 
 
 def measure_throughput(size: Size) -> Json:
-    """Eight requests, so many of them at once, plainly and with drafts."""
+    """Eight requests, so many of them at once, plainly and with drafts; new, and with their prompts read."""
     from throughput import DRAFTS_TOGETHER, PLAIN_TOGETHER, measure, requests_for
 
     from groundspeed.verify.engine import Engine
 
     engine = Engine.from_pretrained()
-    tokens, rounds = size.of(48, 6), size.of(2)
+    tokens, rounds = size.of(96, 6), size.of(3)
     requests = requests_for(engine, [SPEC_BENCH], size.of(8, 2), tokens)
-    rows, compared = [], []
+    rows: list[Json] = []
+    compared: list[list[Json]] = []
     for active in ACTIVE[: size.of(len(ACTIVE), 2)]:
         engine.scheduler.most_active = active
-        measured = measure(engine, requests, [PLAIN_TOGETHER, DRAFTS_TOGETHER], rounds)
-        plain, drafts = measured["seconds"].values()
-        rows.append(
-            {
-                "active": active,
+        rows.append({"active": active})
+        compared.append([])
+        for kind, read_before in (("whole", False), ("written", True)):
+            measured = measure(
+                engine, requests, [PLAIN_TOGETHER, DRAFTS_TOGETHER], rounds, read_before=read_before
+            )
+            plain, drafts = measured["seconds"].values()
+            rows[-1][kind] = {
                 "plain": spread([measured["tokens"] / seconds for seconds in plain]),
                 "drafts": spread([measured["tokens"] / seconds for seconds in drafts]),
                 "same": measured["same"][DRAFTS_TOGETHER],
             }
-        )
-        ratios = [a / b for a, b in zip(plain, drafts, strict=True)]
-        compared.append(comparison(f"requests at once: {active}", "groundspeed-plain", ratios))
+            what = f"requests at once: {active}" + ", prompts read before" * read_before
+            ratios = [a / b for a, b in zip(plain, drafts, strict=True)]
+            compared[-1].append(comparison(what, "groundspeed-plain", ratios))
     return {
         "model": engine.model_name,
         "dtype": engine.dtype,
@@ -57,7 +61,7 @@ def measure_throughput(size: Size) -> Json:
         "tokens": tokens,
         "rounds": rounds,
         "rows": rows,
-        "comparisons": compared,
+        "comparisons": [one for both in compared for one in both],
     }
 
 
@@ -230,7 +234,7 @@ def measure_idle(size: Size) -> Json:
 
 
 PARTS = (
-    Part("throughput", 3.5, measure_throughput, (SPEC_BENCH,)),
+    Part("throughput", 6, measure_throughput, (SPEC_BENCH,)),
     Part("contexts", 3.0, measure_contexts, (PEPS,)),
     Part("drafters", 2.3, measure_drafters, (NORTHWIND, NOTHING_TO_COPY)),
     Part("drafters-trained", 3.5, measure_trained_drafters, (NORTHWIND, NOTHING_TO_COPY)),

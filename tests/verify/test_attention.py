@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from functools import partial
+from unittest.mock import patch
+
 import torch
 from helpers.attention import ancestors, formula, parent_lists
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from groundspeed.verify import attention_kernel
 from groundspeed.verify.attention import PassAttention, Stretch
 from groundspeed.verify.cache import KeyValueCache, Layout
 from groundspeed.verify.step_attention import Scoring
+from groundspeed.verify.vectors import HAS_PAIRS
+
+IN_PAIRS = st.sampled_from([False, HAS_PAIRS])
+
+
+def multiplying(pairs):
+    """On a processor that multiplies bfloat16 in pairs, or one that does not."""
+    return patch.object(attention_kernel, "attend", partial(attention_kernel.attend, pairs=pairs))
 
 
 def cache_of(prefix, key, value, rng):
@@ -56,10 +68,11 @@ SHAPES = st.tuples(
     softcap=st.none() | st.just(5.0),
     with_sinks=st.booleans(),
     dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.float64]),
+    pairs=IN_PAIRS,
     seed=st.integers(0, 1000),
 )
 def test_every_row_attends_to_its_own_text_and_path_within_the_window(
-    texts, shape, window, softcap, with_sinks, dtype, seed
+    texts, shape, window, softcap, with_sinks, dtype, pairs, seed
 ):
     groups, each, key_size, value_size = shape
     rng = torch.Generator().manual_seed(seed)
@@ -76,7 +89,8 @@ def test_every_row_attends_to_its_own_text_and_path_within_the_window(
         first += stretches[-1].rows
     pattern = PassAttention(stretches, rows, 1, torch.device("cpu"))
     assert pattern.update(key, value, 0) == (key, value)
-    out = pattern.attend(query, key, value, Scoring(0.3, window, softcap, sinks))
+    with multiplying(pairs):
+        out = pattern.attend(query, key, value, Scoring(0.3, window, softcap, sinks))
     limit = 1e-5 if dtype != torch.bfloat16 else 0.03
     for stretch, (keys, values) in zip(stretches, stored, strict=True):
         prefix = stretch.cache.length
@@ -107,10 +121,11 @@ def test_every_row_attends_to_its_own_text_and_path_within_the_window(
     neighbours=st.integers(0, 3),
     window=st.none() | st.sampled_from([7, 200]),
     dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+    pairs=IN_PAIRS,
     seed=st.integers(0, 1000),
 )
 def test_a_row_comes_out_the_same_to_the_bit_whatever_is_drafted_beside_it(
-    prefix, parents, neighbours, window, dtype, seed
+    prefix, parents, neighbours, window, dtype, pairs, seed
 ):
     rng = torch.Generator().manual_seed(seed)
     rows = 1 + len(parents)
@@ -118,7 +133,8 @@ def test_a_row_comes_out_the_same_to_the_bit_whatever_is_drafted_beside_it(
     def attend(stretches, query, key, value):
         pattern = PassAttention(stretches, query.shape[2], 1, torch.device("cpu"))
         pattern.update(key, value, 0)
-        return pattern.attend(query, key, value, Scoring(0.3, window))[0]
+        with multiplying(pairs):
+            return pattern.attend(query, key, value, Scoring(0.3, window))[0]
 
     many = rows * (1 + neighbours)
     query, key, value = (torch.randn(1, heads, many, 64, generator=rng).to(dtype) for heads in (6, 2, 2))

@@ -217,6 +217,15 @@ def test_a_drafter_in_an_endless_loop_is_broken_off(target, alone, monkeypatch, 
             assert not thread.is_alive()
 
 
+def test_a_call_that_is_over_as_it_is_given_up_ends_its_thread_quietly():
+    beside = drafts._Beside()
+    beside.call(int)
+    beside._give_up()
+    beside.end()
+    beside._thread.join(10)  # an exception that leaves it would fail the test
+    assert not beside._thread.is_alive()
+
+
 def test_a_slow_drafter_is_waited_for(target, alone, caplog):
     result = answers_beside(target, alone, stuck("propose", lambda: time.sleep(0.05)))
     assert result.stats.accepted >= 20

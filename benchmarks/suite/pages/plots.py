@@ -80,7 +80,8 @@ def replay(axes: Any, found: Found) -> None:
 
 def throughput(axes: Any, found: Found) -> None:
     """Tokens a second by requests at once."""
-    _two(axes, data_of(found, "throughput")["rows"], "active")
+    rows = data_of(found, "throughput")["rows"]
+    _two(axes, [{"active": row["active"], **row["whole"]} for row in rows], "active")
     axes.set_xlabel("requests at once")
 
 

@@ -66,22 +66,30 @@ def retrieval(found: Found) -> str:
 
 def throughput(found: Found) -> str:
     data = data_of(found, "throughput")
+    compared = iter(data["comparisons"])
     rows = [
         [
             f"{row['active']}",
-            within(row["plain"], 1),
-            within(row["drafts"], 1),
-            within(compared),
-            f"{row['same']} of {data['requests']}",
+            *(
+                cell
+                for kind in ("whole", "written")
+                for cell in (
+                    within(row[kind]["plain"], 1),
+                    within(row[kind]["drafts"], 1),
+                    within(next(compared)),
+                    f"{row[kind]['same']} of {data['requests']}",
+                )
+            ),
         ]
-        for row, compared in zip(data["rows"], data["comparisons"], strict=True)
+        for row in data["rows"]
     ]
     head = (
         f"{data['requests']} requests of Spec-Bench, {data['tokens']} tokens of answer each, tokens a second "
-        f"of all together with the reading of the prompts; {data['dtype']}, {data['rounds']} rounds "
-        "in turn.\n\n"
+        "of all together: of whole requests, and of requests whose prompts were read before, so that they "
+        f"are only written; {data['dtype']}, {data['rounds']} rounds in turn.\n\n"
     )
-    return head + table(["at once", "plain", "with drafts", "times as fast", "same answers"], rows)
+    columns = ["plain", "with drafts", "times as fast", "same answers"]
+    return head + table(["at once", *columns, *(f"read before: {column}" for column in columns)], rows)
 
 
 def contexts(found: Found) -> str:

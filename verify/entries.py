@@ -1,0 +1,143 @@
+"""What the attention kernel multiplies: entries of 4 bytes, each a float32 or a pair of bfloat16.
+
+A pair takes half the memory, and its two products one instruction where the processor has it. The dtype of
+the array that a function fills says which of the two it makes, float32 or uint32. Pairs lie along the terms
+of a sum: two dimensions of a key, or two positions of a text, always the same two.
+"""
+# mypy: allow-untyped-defs
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numba import types
+from numba.extending import overload
+
+from groundspeed.jit import kernel
+from groundspeed.verify.vectors import narrow, widen
+
+__all__ = ["join", "pack", "per_entry", "pick", "settle"]
+
+_LIKE_HALF = np.empty(0, np.uint16)
+
+
+def per_entry(entries: Any) -> Any:
+    """Terms of a sum that an entry holds, 1 or 2."""
+
+
+def join(rows: Any, width: Any, stride: Any, entries: Any) -> Any:
+    """Fill entries with rows [n, width] of a cache, one after the other: row after row, or pair of rows.
+
+    Args:
+        rows: [n * width], float32 or bfloat16.
+        width: Of a row.
+        stride: From the entries of a row, or a pair of them, to those of the next.
+        entries: Filled; what the last row lacks of a pair is 0.
+    """
+
+
+def pack(terms: Any, entries: Any) -> Any:
+    """Fill entries with terms that follow one another, float32 or bfloat16."""
+
+
+def pick(values: Any, one: Any, other: Any, entries: Any) -> Any:
+    """Fill the entries of a row, or of a pair of rows, with what ``join`` made of the rows of these numbers.
+
+    Args:
+        values: What it made, rows as long as ``entries``.
+        one: The number of a row.
+        other: That of the pair's second one, -1 for none; of no account for floats.
+        entries: Filled.
+    """
+
+
+def settle(term: Any, entries: Any) -> Any:
+    """A float32 as an entry can hold it."""
+
+
+_overload = partial(overload, jit_options={"error_model": "numpy"})
+
+
+def _in_pairs(entries: Any) -> bool:
+    """Whether an array type holds pairs."""
+    return bool(entries.dtype == types.uint32)
+
+
+@_overload(per_entry, inline="always")
+def _per_entry(entries):
+    number = 2 if _in_pairs(entries) else 1
+    return lambda entries: number
+
+
+@_overload(join)
+def _join(rows, width, stride, entries):
+    def pairs(rows, width, stride, entries):  # slices, as the compiler makes no vectors of sums of indices
+        for e in range(len(rows) // width // 2):
+            first = rows[2 * e * width : (2 * e + 1) * width]
+            second = rows[(2 * e + 1) * width : (2 * e + 2) * width]
+            joined = entries[e * stride : e * stride + width]
+            for i in range(len(joined)):
+                joined[i] = np.uint32(first[i]) | np.uint32(second[i]) << np.uint32(16)
+        if len(rows) // width % 2:
+            first = rows[len(rows) - width :]
+            joined = entries[len(rows) // width // 2 * stride :]
+            for i in range(len(first)):
+                joined[i] = np.uint32(first[i])
+
+    def floats(rows, width, stride, entries):
+        for e in range(len(rows) // width):
+            row, widened = rows[e * width : (e + 1) * width], entries[e * stride : e * stride + width]
+            for i in range(len(row)):
+                widened[i] = widen(row[i])
+
+    return pairs if _in_pairs(entries) else floats
+
+
+@kernel
+def _half(term, like):
+    """The bits of a bfloat16, or of the one nearest to a float32."""
+    return narrow(widen(term), like)
+
+
+@_overload(pack)
+def _pack(terms, entries):
+    def pairs(terms, entries):
+        like = np.empty(0, np.uint16)
+        for i in range(len(terms) // 2):
+            first, second = _half(terms[2 * i], like), _half(terms[2 * i + 1], like)
+            entries[i] = np.uint32(first) | np.uint32(second) << np.uint32(16)
+        if len(terms) % 2:
+            entries[len(terms) // 2] = np.uint32(_half(terms[len(terms) - 1], like))
+
+    def floats(terms, entries):
+        for i in range(len(terms)):
+            entries[i] = widen(terms[i])
+
+    return pairs if _in_pairs(entries) else floats
+
+
+@_overload(pick)
+def _pick(values, one, other, entries):
+    def pairs(values, one, other, entries):
+        low, high = np.uint32(one % 2 * 16), np.uint32(other % 2 * 16)
+        mask = np.uint32(0xFFFF if other >= 0 else 0)
+        first = values[one // 2 * len(entries) : (one // 2 + 1) * len(entries)]
+        second = values[max(other, 0) // 2 * len(entries) : (max(other, 0) // 2 + 1) * len(entries)]
+        for i in range(len(entries)):
+            entries[i] = (first[i] >> low & np.uint32(0xFFFF)) | (second[i] >> high & mask) << np.uint32(16)
+
+    def floats(values, one, other, entries):
+        row = values[one * len(entries) : (one + 1) * len(entries)]
+        for i in range(len(entries)):
+            entries[i] = row[i]
+
+    return pairs if _in_pairs(entries) else floats
+
+
+@_overload(settle, inline="always")
+def _settle(term, entries):
+    if _in_pairs(entries):
+        return lambda term, entries: widen(narrow(term, _LIKE_HALF))
+    return lambda term, entries: term
