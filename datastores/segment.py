@@ -24,7 +24,7 @@ import os
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -116,17 +116,20 @@ def write_segment(path: Path, merge: Merge, on_progress: ProgressCallback | None
     from groundspeed.datastores.search import top_keys
 
     dtype = merge.pieces[0].part.text.dtype
-    with path.open("w+b") as handle:
+    with path.open("w+b") as handle, ThreadPoolExecutor(1) as pool:
         sections: dict[str, tuple[int, int]] = {}
         handle.seek(_HEADER_BYTES)
+        syncing: Future[None] = pool.submit(lambda: None)  # the disk writes while more is made ready
 
         def section(name: str, chunks: Iterable[NDArray[Any]]) -> None:
+            nonlocal syncing
             handle.seek(-handle.tell() % _ALIGNMENT, io.SEEK_CUR)
             start = synced = handle.tell()
             for chunk in chunks:
                 handle.write(np.ascontiguousarray(chunk).data)
                 if handle.tell() - synced >= _SYNC_BYTES:
-                    os.fsync(handle.fileno())
+                    syncing.result()
+                    syncing = pool.submit(os.fsync, handle.fileno())
                     synced = handle.tell()
             sections[name] = (start, handle.tell() - start)
 
@@ -155,6 +158,7 @@ def write_segment(path: Path, merge: Merge, on_progress: ProgressCallback | None
         checksums = np.array(list(_block_checksums(handle.fileno(), end)), "<u4")
         sections["checksums"] = (end, checksums.nbytes)
         handle.write(checksums.data)
+        syncing.result()
         header = json.dumps(
             {
                 "format": "groundspeed segment",

@@ -26,7 +26,7 @@ __all__ = ["sort_contexts"]
 
 FEW = 1 << 16  # rows up to which threads and a table of all tokens cost more than they bring
 _SHARES = 64  # pieces of work, many more than cores, as some take longer
-_SMALL = 12  # rows that insertion sort sorts faster
+_SMALL = 20  # rows that insertion sort sorts faster
 _MANY = 200  # rows of which a better pivot is worth its search
 _STACK = 128  # ranges that wait: log2 of the rows, and the ties of small ranges
 
@@ -122,13 +122,13 @@ def packed(text, position, depth):
     """The tokens of a position's context from ``depth`` on, as one number; behind all, its position."""
     if depth >= LONGEST:
         return np.uint64(position)
-    bits, width = key_layout(text)
     last = np.uint64(position) + np.uint64(LONGEST - depth)
-    key = np.uint64(0)
-    for k in range(width):
-        token = np.uint64(text[last - np.uint64(k)]) & np.uint64((1 << bits) - 1)
-        key = (key << np.uint64(bits)) | token
-    return key
+    a, b, c = text[last], text[last - np.uint64(1)], text[last - np.uint64(2)]
+    if text.itemsize == 2:  # written out, four tokens become a single load
+        d = text[last - np.uint64(3)]
+        return (np.uint64(a) << 48) | (np.uint64(b) << 32) | (np.uint64(c) << 16) | np.uint64(d)
+    mask = np.uint64((1 << 21) - 1)
+    return ((a & mask) << 42) | ((b & mask) << 21) | (c & mask)
 
 
 @kernel
@@ -141,7 +141,7 @@ def sort_range(text, keys, rows, low, high, depth, stack, floors):
         if high - low <= _SMALL:
             for i in range(low, high):  # ties are likely, and the text they lead to is far away
                 prefetch(text, np.int64(rows[i]) + LONGEST - depth - width)
-            insertion_sort(keys, rows, low, high)
+            insertion_sort(keys[low:high], rows[low:high])
             first = low
             while first < high:
                 end = first + 1
@@ -163,7 +163,7 @@ def sort_range(text, keys, rows, low, high, depth, stack, floors):
         pivot = middle_key(keys, low, high)
         # The smallest possible pivot cuts off the rows that are equal to it, which are told apart further on.
         equal = pivot == floor
-        cut = partition(keys, rows, low, high, pivot, equal)
+        cut = low + partition(keys[low:high], rows[low:high], pivot if equal else pivot - np.uint64(1))
         deeper = depth
         if equal:
             deeper += width
@@ -203,24 +203,24 @@ def median(a, b, c):
 
 
 @kernel
-def partition(keys, rows, low, high, pivot, equal):
-    """Bring the keys below the pivot, or equal to it where asked, to the front; returns their end."""
-    cut = low
-    for i in range(low, high):
+def partition(keys, rows, limit):
+    """Bring the keys up to a limit to the front; returns how many they are."""
+    cut = np.uint64(0)  # unsigned, as what is signed might count from the end, which takes time to tell
+    for i in range(len(keys)):
         key, row = keys[i], rows[i]
         keys[i], rows[i] = keys[cut], rows[cut]
         keys[cut], rows[cut] = key, row
-        cut += (key < pivot) | (equal & (key == pivot))  # added, as a branch would be mispredicted
-    return cut
+        cut += np.uint64(key <= limit)  # added, as a branch would be mispredicted
+    return np.int64(cut)
 
 
 @kernel
-def insertion_sort(keys, rows, low, high):
+def insertion_sort(keys, rows):
     """Sort a few rows by their keys."""
-    for i in range(low + 1, high):
+    for i in range(1, len(keys)):
         key, row = keys[i], rows[i]
-        at = i
-        while at > low and keys[at - 1] > key:
-            keys[at], rows[at] = keys[at - 1], rows[at - 1]
-            at -= 1
+        at = np.uint64(i)
+        while at > np.uint64(0) and keys[at - np.uint64(1)] > key:
+            keys[at], rows[at] = keys[at - np.uint64(1)], rows[at - np.uint64(1)]
+            at -= np.uint64(1)
         keys[at], rows[at] = key, row
