@@ -3,7 +3,7 @@
     python benchmarks/drafters.py ../shared/prompts/spec_bench.jsonl.gz benchmarks/nothing_to_copy.jsonl
         --heads FOLDER --draft-model SMALLER --draft-model SMALL [--json FILE]
     python benchmarks/drafters.py ... --temperature 0.8 --drafter blend --drafter "draft model"
-    python benchmarks/drafters.py ... --whatever-it-takes
+    python benchmarks/drafters.py ... --passes 4
 
 All drafters take their turn with each prompt, in rounds, behind one engine; the tables, one a file, give the
 medians over rounds, as Markdown. Whole answers are timed, the prompt's reading by target and draft model
@@ -11,9 +11,9 @@ included; what was read is forgotten before each answer. Each drafter answers on
 which also teaches it: an engine that has been running is what is measured. The answers are compared with
 plain decoding.
 
-How much is drafted follows the clock, and the counts with it. With ``--whatever-it-takes`` every draft is
-grown to its full depth and 32 nodes of it are verified: greedy counts are then the same however busy the
-machine, and the times tell what drafting costs where nothing holds it back.
+How much is drafted follows the clock, and the counts with it. With ``--passes`` a draft model takes so many
+for every draft and 32 nodes are verified, whatever that takes: greedy counts are then the same however busy
+the machine, and the times tell what drafting costs where nothing holds it back.
 
 The cascade is of the first and the last draft model. The bridged one is the last, as if its tokens were
 others than the target's: what the way by text costs, where nothing else differs.
@@ -45,6 +45,7 @@ from groundspeed.types import GenerationRequest, GenerationResult
 from groundspeed.verify.draft_lm import bridge_between, load_draft_lm
 from groundspeed.verify.early_exit import FirstLayers
 from groundspeed.verify.engine import Engine
+from groundspeed.verify.loading import load_model
 from groundspeed.verify.medusa_heads import MedusaHeads
 from groundspeed.verify.target import TransformersTarget
 
@@ -82,40 +83,41 @@ def drafters(
     dtype: str,
     temperature: float,
     heads: Path | None,
-    text: list[int],
+    text: list[int] | None,
     *,
-    adapts: bool = True,
+    passes: int | None = None,
 ) -> dict[str, DrafterFactory]:
-    """By name, those that can run."""
+    """By name, those that can run; first layers only where there is a text to choose how many by."""
+    how: dict[str, Any] = {} if passes is None else {"depth": passes, "adapts": False}
     found: dict[str, DrafterFactory] = {
         "none": NoDrafter,
         "prompt lookup": PromptLookupDrafter,
         "blend": Blend(),
         "lookahead": LookaheadDrafter,
     }
-    if isinstance(engine.target, TransformersTarget):
+    if text and isinstance(engine.target, TransformersTarget):
         own = FirstLayers.chosen(engine.target, text)
         exits = ", ".join(f"{one.layers}: {one.agreement:.0%} at {one.cost:.2f}" for one in own.exits)
         print(f"first layers, how often they agree with all and what they cost: {exits}")
-        found[f"first {own.layers} layers"] = DraftModel(own, adapts=adapts)
+        found[f"first {own.layers} layers"] = DraftModel(own, **how)
     if heads is not None:
         found["Medusa heads"] = Medusa(MedusaHeads.load(heads))
     lms = [load_draft_lm(name, engine.tokenizer, dtype=dtype) for name in names]
     for lm, name in zip(lms, names, strict=True):
         which = f" ({Path(name).name})" if len(lms) > 1 else ""
-        found[f"draft model, chain{which}"] = DraftModel(lm, width=1, adapts=adapts)
-        found[f"draft model, tree{which}"] = DraftModel(lm, adapts=adapts)
+        found[f"draft model, chain{which}"] = DraftModel(lm, width=1, **how)
+        found[f"draft model, tree{which}"] = DraftModel(lm, **how)
         if temperature:
-            found[f"draft model, drawn chain{which}"] = DraftModel(lm, width=1, draws=1, adapts=adapts)
-            found[f"draft model, drawn tree (SpecInfer){which}"] = DraftModel(lm, draws=3, adapts=adapts)
-        found[f"blend + draft model (RASD){which}"] = DraftModel(lm, first=Blend(), adapts=adapts)
+            found[f"draft model, drawn chain{which}"] = DraftModel(lm, width=1, draws=1, **how)
+            found[f"draft model, drawn tree (SpecInfer){which}"] = DraftModel(lm, draws=3, **how)
+        found[f"blend + draft model (RASD){which}"] = DraftModel(lm, first=Blend(), **how)
     if lms:
         found["draft model, bridged"] = BridgedDraftModel(
-            lms[-1], bridge_between(engine.tokenizer, engine.tokenizer), adapts=adapts
+            lms[-1], bridge_between(engine.tokenizer, engine.tokenizer), **how
         )
     if len(lms) > 1:
         found["draft models, cascade"] = DraftModel(
-            lms[-1], first=DraftModel(lms[0], adapts=adapts), depth=2, adapts=adapts
+            lms[-1], first=DraftModel(lms[0], **how), **{**how, "depth": 2}
         )
     return found
 
@@ -188,19 +190,24 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--temperature", type=float, default=0.0)
-    parser.add_argument("--whatever-it-takes", action="store_true", help="counts that no clock has a part in")
+    parser.add_argument("--passes", type=int, help="of a draft model for every draft, whatever they take")
     parser.add_argument("--json", type=Path, help="file for the rows of the tables")
     arguments = parser.parse_args()
 
-    whole = arguments.whatever_it_takes
-    engine = Engine.from_pretrained(arguments.model, dtype=arguments.dtype)
-    if whole:
-        engine = Engine(engine.target, engine.tokenizer, cost=FreeNodes(), model_name=engine.model_name)
+    fixed = arguments.passes is not None
+    loaded = load_model(arguments.model, dtype=arguments.dtype)
+    engine = Engine(
+        TransformersTarget.packed(loaded.model),
+        loaded.tokenizer,
+        cost=FreeNodes() if fixed else None,
+        model_name=loaded.name,
+    )
     sets = {
         data_set_name(file): read_prompts([file], engine.tokenizer, arguments.requests, LENGTHS)
         for file in arguments.files
     }
-    text = list(next(iter(sets.values()))[0].token_ids)
+    asks_itself = any(name.startswith("first") for name in arguments.drafter or ["first"])
+    text = list(next(iter(sets.values()))[0].token_ids) if asks_itself else None
     factories = drafters(
         engine,
         arguments.draft_model,
@@ -208,7 +215,7 @@ def main() -> None:
         arguments.temperature,
         arguments.heads,
         text,
-        adapts=not whole,
+        passes=arguments.passes,
     )
     wanted = ("none", *(arguments.drafter or factories))
     factories = {name: factory for name, factory in factories.items() if name.startswith(wanted)}
@@ -221,7 +228,7 @@ def main() -> None:
             )
             for prompt in prompts
         ]  # fmt: skip
-        measured = measure(engine, requests, factories, arguments.rounds, FullTrust if whole else Trust)
+        measured = measure(engine, requests, factories, arguments.rounds, FullTrust if fixed else Trust)
         print(f"{name}: {len(requests)} prompts, {arguments.tokens} tokens each")
         show(measured)
         plain = measured["none"]["seconds"]
@@ -233,7 +240,7 @@ def main() -> None:
             "model": engine.model_name,
             "dtype": engine.dtype,
             "temperature": arguments.temperature,
-            "whatever_it_takes": whole,
+            "passes": arguments.passes,
             "requests": arguments.requests,
             "tokens": arguments.tokens,
             "rounds": arguments.rounds,
