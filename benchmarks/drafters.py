@@ -2,13 +2,18 @@
 
     python benchmarks/drafters.py ../shared/prompts/spec_bench.jsonl.gz benchmarks/nothing_to_copy.jsonl
         --heads FOLDER --draft-model SMALLER --draft-model SMALL [--json FILE]
-    python benchmarks/drafters.py ... --temperature 0.8 --drafter "draft model"
+    python benchmarks/drafters.py ... --temperature 0.8 --drafter blend --drafter "draft model"
+    python benchmarks/drafters.py ... --passes 4
 
 All drafters take their turn with each prompt, in rounds, behind one engine; the tables, one a file, give the
 medians over rounds, as Markdown. Whole answers are timed, the prompt's reading by target and draft model
 included; what was read is forgotten before each answer. Each drafter answers once before the first round,
 which also teaches it: an engine that has been running is what is measured. The answers are compared with
 plain decoding.
+
+How much is drafted follows the clock, and the counts with it. With ``--passes`` a draft model takes so many
+for every draft and 32 nodes are verified, whatever that takes: greedy counts are then the same however busy
+the machine, and the times tell what drafting costs where nothing holds it back.
 
 The cascade is of the first and the last draft model. The bridged one is the last, as if its tokens were
 others than the target's: what the way by text costs, where nothing else differs.
@@ -27,56 +32,93 @@ from typing import Any
 from groundspeed.drafting.base import DrafterFactory
 from groundspeed.drafting.blend import Blend
 from groundspeed.drafting.bridged import BridgedDraftModel
+from groundspeed.drafting.budget import CostModel
 from groundspeed.drafting.draft_model import DraftModel
 from groundspeed.drafting.lookahead import LookaheadDrafter
 from groundspeed.drafting.medusa import Medusa
 from groundspeed.drafting.none import NoDrafter
 from groundspeed.drafting.prompt_lookup import PromptLookupDrafter
-from groundspeed.drafting.worth import Trust
+from groundspeed.drafting.worth import Trust, Worth
 from groundspeed.integrations.bench.prompts import read_prompts
 from groundspeed.integrations.bench.traces import data_set_name
 from groundspeed.types import GenerationRequest, GenerationResult
 from groundspeed.verify.draft_lm import bridge_between, load_draft_lm
 from groundspeed.verify.early_exit import FirstLayers
 from groundspeed.verify.engine import Engine
+from groundspeed.verify.loading import load_model
 from groundspeed.verify.medusa_heads import MedusaHeads
 from groundspeed.verify.target import TransformersTarget
 
 LENGTHS = range(1, 1_201)
 
 
+class FreeNodes(CostModel):
+    """A pass takes as long with 32 draft nodes as with none, whatever the clock says."""
+
+    def __init__(self) -> None:
+        super().__init__([0, 32], [1.0, 1.0])
+
+    def observe(self, nodes: int, context: int, seconds: float) -> None:
+        """Learn nothing."""
+
+
+class Tireless(Worth):
+    """Goes on drafting, whatever it takes."""
+
+    def judge(self, gained: float, spent: float) -> None:
+        """Hold nothing against it."""
+
+
+class FullTrust(Trust):
+    """Lets no drafter be switched off."""
+
+    def worth(self) -> Worth:
+        """For a new text."""
+        return Tireless()
+
+
 def drafters(
-    engine: Engine, names: list[str], dtype: str, temperature: float, heads: Path | None, text: list[int]
+    engine: Engine,
+    names: list[str],
+    dtype: str,
+    temperature: float,
+    heads: Path | None,
+    text: list[int] | None,
+    *,
+    passes: int | None = None,
 ) -> dict[str, DrafterFactory]:
-    """By name, those that can run."""
+    """By name, those that can run; first layers only where there is a text to choose how many by."""
+    how: dict[str, Any] = {} if passes is None else {"depth": passes, "adapts": False}
     found: dict[str, DrafterFactory] = {
         "none": NoDrafter,
         "prompt lookup": PromptLookupDrafter,
         "blend": Blend(),
         "lookahead": LookaheadDrafter,
     }
-    if isinstance(engine.target, TransformersTarget):
+    if text and isinstance(engine.target, TransformersTarget):
         own = FirstLayers.chosen(engine.target, text)
         exits = ", ".join(f"{one.layers}: {one.agreement:.0%} at {one.cost:.2f}" for one in own.exits)
         print(f"first layers, how often they agree with all and what they cost: {exits}")
-        found[f"first {own.layers} layers"] = DraftModel(own)
+        found[f"first {own.layers} layers"] = DraftModel(own, **how)
     if heads is not None:
         found["Medusa heads"] = Medusa(MedusaHeads.load(heads))
     lms = [load_draft_lm(name, engine.tokenizer, dtype=dtype) for name in names]
     for lm, name in zip(lms, names, strict=True):
         which = f" ({Path(name).name})" if len(lms) > 1 else ""
-        found[f"draft model, chain{which}"] = DraftModel(lm, width=1)
-        found[f"draft model, tree{which}"] = DraftModel(lm)
+        found[f"draft model, chain{which}"] = DraftModel(lm, width=1, **how)
+        found[f"draft model, tree{which}"] = DraftModel(lm, **how)
         if temperature:
-            found[f"draft model, drawn chain{which}"] = DraftModel(lm, width=1, draws=1)
-            found[f"draft model, drawn tree (SpecInfer){which}"] = DraftModel(lm, draws=3)
-        found[f"blend + draft model (RASD){which}"] = DraftModel(lm, first=Blend())
+            found[f"draft model, drawn chain{which}"] = DraftModel(lm, width=1, draws=1, **how)
+            found[f"draft model, drawn tree (SpecInfer){which}"] = DraftModel(lm, draws=3, **how)
+        found[f"blend + draft model (RASD){which}"] = DraftModel(lm, first=Blend(), **how)
     if lms:
         found["draft model, bridged"] = BridgedDraftModel(
-            lms[-1], bridge_between(engine.tokenizer, engine.tokenizer)
+            lms[-1], bridge_between(engine.tokenizer, engine.tokenizer), **how
         )
     if len(lms) > 1:
-        found["draft models, cascade"] = DraftModel(lms[-1], first=DraftModel(lms[0]), depth=2)
+        found["draft models, cascade"] = DraftModel(
+            lms[-1], first=DraftModel(lms[0], **how), **{**how, "depth": 2}
+        )
     return found
 
 
@@ -85,6 +127,7 @@ def measure(
     requests: Sequence[GenerationRequest],
     factories: Mapping[str, DrafterFactory],
     rounds: int,
+    trust: type[Trust] = Trust,
 ) -> dict[str, dict[str, Any]]:
     """Let every drafter, "none" among them, answer every request, in turns.
 
@@ -92,7 +135,7 @@ def measure(
         By drafter ``seconds``, a number a round; ``tokens_per_step``; ``accepted``, the share of the drafted;
         and ``same``, how many answers are those of plain decoding.
     """
-    trusts = {name: Trust() for name in factories}
+    trusts = {name: trust() for name in factories}
     seconds: dict[str, list[float]] = {name: [] for name in factories}
     answers: dict[str, list[GenerationResult]] = {}
     for number in range(rounds + 1):
@@ -147,17 +190,32 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--passes", type=int, help="of a draft model for every draft, whatever they take")
     parser.add_argument("--json", type=Path, help="file for the rows of the tables")
     arguments = parser.parse_args()
 
-    engine = Engine.from_pretrained(arguments.model, dtype=arguments.dtype)
+    fixed = arguments.passes is not None
+    loaded = load_model(arguments.model, dtype=arguments.dtype)
+    engine = Engine(
+        TransformersTarget.packed(loaded.model),
+        loaded.tokenizer,
+        cost=FreeNodes() if fixed else None,
+        model_name=loaded.name,
+    )
     sets = {
         data_set_name(file): read_prompts([file], engine.tokenizer, arguments.requests, LENGTHS)
         for file in arguments.files
     }
-    text = list(next(iter(sets.values()))[0].token_ids)
+    asks_itself = any(name.startswith("first") for name in arguments.drafter or ["first"])
+    text = list(next(iter(sets.values()))[0].token_ids) if asks_itself else None
     factories = drafters(
-        engine, arguments.draft_model, arguments.dtype, arguments.temperature, arguments.heads, text
+        engine,
+        arguments.draft_model,
+        arguments.dtype,
+        arguments.temperature,
+        arguments.heads,
+        text,
+        passes=arguments.passes,
     )
     wanted = ("none", *(arguments.drafter or factories))
     factories = {name: factory for name, factory in factories.items() if name.startswith(wanted)}
@@ -170,7 +228,7 @@ def main() -> None:
             )
             for prompt in prompts
         ]  # fmt: skip
-        measured = measure(engine, requests, factories, arguments.rounds)
+        measured = measure(engine, requests, factories, arguments.rounds, FullTrust if fixed else Trust)
         print(f"{name}: {len(requests)} prompts, {arguments.tokens} tokens each")
         show(measured)
         plain = measured["none"]["seconds"]
@@ -182,6 +240,7 @@ def main() -> None:
             "model": engine.model_name,
             "dtype": engine.dtype,
             "temperature": arguments.temperature,
+            "passes": arguments.passes,
             "requests": arguments.requests,
             "tokens": arguments.tokens,
             "rounds": arguments.rounds,

@@ -33,9 +33,10 @@ def explain(
     passages: options.Passages = 5,
     mode: options.SearchMode = "hybrid",
     datastore: options.Datastore = None,
+    model: options.Model = None,
+    drafter: options.Drafter = "blend",
     draft_model: options.DraftModel = None,
     bridge_tokenizers: options.BridgeTokenizers = False,
-    model: options.Model = None,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
     max_tokens: options.MaxTokens = 256,
@@ -49,7 +50,7 @@ def explain(
 
     check_html(html)
     retriever = Retriever.open(store)
-    engine = load_engine(model, device, dtype, datastore, draft_model, bridge_tokenizers)
+    engine = load_engine(model, device, dtype, datastore, draft_model, bridge_tokenizers, drafter)
     pipeline = RagPipeline(engine, retriever)
     recorder = Recorder(pipeline.engine.tokenizer, trace=True)
     records = [recorder.asked(question, pipeline.engine, speculate=True)]

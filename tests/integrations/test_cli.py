@@ -86,13 +86,16 @@ def test_ask_prints_answer_sources_quotes_and_speed() -> None:
     assert result.stderr == ""
 
 
-def test_what_drafts_is_named_on_the_command_line(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("command", "module"), [("ask", "answer"), ("explain", "explain")])
+def test_what_drafts_is_named_on_the_command_line(
+    command: str, module: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given: list[tuple[object, ...]] = []
     monkeypatch.setattr(
-        "groundspeed.integrations.cli.answer.load_engine", lambda *how: given.append(how) or engine
+        f"groundspeed.integrations.cli.{module}.load_engine", lambda *how: given.append(how) or engine
     )
-    assert ask("--draft-model", "small", "--bridge-tokenizers").exit_code == 0
-    assert ask("--drafter", "lookahead").exit_code == 0
+    for drafts in (("--draft-model", "small", "--bridge-tokenizers"), ("--drafter", "lookahead")):
+        assert run(command, "Why?", "--store", "s", *drafts).exit_code == 0
     assert [how[-3:] for how in given] == [("small", True, "blend"), (None, False, "lookahead")]
 
 

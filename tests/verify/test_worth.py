@@ -9,6 +9,7 @@ from helpers.engines import FREE, FixedCost, Words
 from helpers.families import TREE_FAMILIES, VOCABULARY, tiny_model
 
 from groundspeed.drafting.blend import BlendDrafter
+from groundspeed.drafting.draft_lm import Outlook
 from groundspeed.drafting.draft_model import DraftModel
 from groundspeed.types import GenerationRequest, StepEvent
 from groundspeed.verify.draft_lm import TargetAsDraftLM
@@ -70,6 +71,68 @@ def test_the_rule_holds_for_our_own_drafters(target, kind):
     }[kind]
     (steps,) = drafted_in(target, drafter, QUICK)
     assert not all(steps[:50])
+
+
+class Watched:
+    """A draft model for one request that says behind which texts it was asked, by their length.
+
+    Args:
+        target: The model that drafts.
+        contrary: Whether it says the least probable tokens in place of the most probable.
+    """
+
+    def __init__(self, target, *, contrary=False):
+        self._lm = TargetAsDraftLM(target)
+        self._contrary = contrary
+        self.branches, self.vocab_size = self._lm.branches, self._lm.vocab_size
+        self.context_length = self._lm.context_length
+        self.asked_at = set()
+        self._length = 0
+
+    def open(self, vocab_size, target=None):
+        self._text = self._lm.open(vocab_size, target)
+        return self
+
+    def read(self, token_ids, tree, held, k):
+        self._length += len(token_ids)
+        self.asked_at.add(self._length)
+        said = self._text.read(token_ids, tree, held, VOCABULARY if self._contrary else k)
+        return Outlook(said.token_ids[:, ::-1][:, :k], said.logprobs[:, :k]) if self._contrary else said
+
+    def commit(self, path):
+        self._length += len(path)
+        self._text.commit(path)
+
+    def close(self):
+        self._text.close()
+
+
+def asked_in(target, lm, cost, first=None):
+    """By step of an answer, which must be that of plain decoding, whether the draft model was asked."""
+    engine = Engine(target, Words(), drafter=DraftModel(lm, depth=2, first=first), cost=cost)
+    plain = engine.generate(GenerationRequest(PROMPT, max_tokens=160, speculate=False))
+    *events, result = engine.stream(GenerationRequest(PROMPT, max_tokens=160))
+    assert result.token_ids == plain.token_ids
+    counts = [len(event.token_ids) for event in events if isinstance(event, StepEvent)]
+    return [length in lm.asked_at for length in len(PROMPT) + np.cumsum(counts[:-1])]
+
+
+def is_off_and_tried_again(asked):
+    off = asked.index(False)
+    return off < 50 and not any(asked[off : off + 16]) and any(asked[off + 16 :])
+
+
+def test_a_draft_model_that_is_right_but_slow_is_off_within_fifty_steps_and_tried_again(target):
+    assert is_off_and_tried_again(asked_in(target, Watched(target), QUICK))
+
+
+def test_a_draft_model_that_is_wrong_behind_the_blend_is_off_within_fifty_steps_and_tried_again(target):
+    asked = asked_in(target, Watched(target, contrary=True), FREE, first=BlendDrafter)
+    assert is_off_and_tried_again(asked)
+
+
+def test_a_draft_model_that_pays_is_asked_for_every_step(target):
+    assert all(asked_in(target, Watched(target), FREE)[:-1])
 
 
 def test_a_drafter_that_did_not_pay_for_the_last_requests_is_not_asked_at_the_next_ones_start(target):
