@@ -255,6 +255,7 @@ class FakeVllm:
 
     def __init__(self) -> None:
         self.bodies: list[dict[str, Any]] = []
+        self.text = "So: The cache is compacted in place."
         self.app = FastAPI()
         self.app.get("/v1/models")(self.models)
         self.app.post("/v1/chat/completions")(self.answer)
@@ -272,7 +273,7 @@ class FakeVllm:
             return JSONResponse({"error": error}, 400)
         head = {"id": "chatcmpl-1", "created": 1, "model": "served"}
         usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
-        text = "So: The cache is compacted in place."
+        text = self.text
         end = {"index": 0, "finish_reason": "stop", "stop_reason": "!", "logprobs": None}
         if not body.get("stream"):
             message = {"role": "assistant", "content": text, "tool_calls": []}
@@ -367,3 +368,34 @@ def test_a_vllm_servers_model_is_told_the_schema_and_what_it_lacks_is_refused(
             model.invoke("x", **setting)
     with pytest.raises(ContextLengthError, match="99 tokens"):
         model.invoke("x" * 100)
+
+
+CALL = '<tool_call>\n{"name": "weather", "arguments": {"place": "Rome"}}\n</tool_call>'
+
+
+@pytest.mark.parametrize("parallel", [True, False])
+@pytest.mark.parametrize(
+    ("text", "content", "calls"),
+    [(f"Let me see.{CALL}{CALL}", "Let me see.", 2), ("There is <no> call.", "There is <no> call.", 0)],
+)
+async def test_calls_that_a_vllm_server_leaves_in_the_text_are_read(
+    vllm: tuple[FakeVllm, str],
+    text: str,
+    content: str,
+    calls: int,
+    parallel: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It does so unless it was started with a parser for them."""
+    fake, url = vllm
+    monkeypatch.setattr(fake, "text", text)
+    model = ChatGroundspeed(base_url=url).bind_tools([weather], parallel_tool_calls=parallel)
+    for answer in (
+        model.invoke("x"),
+        await model.ainvoke("x"),
+        joined(model.stream("x")),
+        joined([chunk async for chunk in model.astream("x")]),
+    ):
+        assert answer.content == content
+        assert [call["args"] for call in answer.tool_calls] == [{"place": "Rome"}] * min(calls, 1 + parallel)
+    assert ChatGroundspeed(base_url=url).invoke("x").content == text
