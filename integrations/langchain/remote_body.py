@@ -130,8 +130,8 @@ def _formed(
 
 
 def _reader(fields: Mapping[str, Any], served: Served) -> AnswerReader:
-    """What finds calls in the text: vLLM does so only if it was started with a parser for them."""
-    if served.ours or "tools" not in fields or "tool_choice" in fields:
+    """What finds calls in the text: vLLM leaves those there that its parser of tool calls does not know."""
+    if served.ours or "tools" not in fields:
         return AnswerReader()
     return CallReader([tool["function"]["name"] for tool in fields["tools"]])
 

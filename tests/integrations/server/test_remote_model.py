@@ -256,6 +256,7 @@ class FakeVllm:
     def __init__(self) -> None:
         self.bodies: list[dict[str, Any]] = []
         self.text = "So: The cache is compacted in place."
+        self.parses_calls = True
         self.app = FastAPI()
         self.app.get("/v1/models")(self.models)
         self.app.post("/v1/chat/completions")(self.answer)
@@ -267,8 +268,12 @@ class FakeVllm:
     async def answer(self, request: Request) -> Response:
         body = await request.json()
         self.bodies.append(body)
+        message = None
         if len(body["messages"][-1]["content"]) > 99:
             message = "This model's maximum context length is 99 tokens. However, you asked for more."
+        if "tools" in body and not self.parses_calls:
+            message = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
+        if message is not None:
             error = {"message": message, "type": "BadRequestError", "param": None, "code": 400}
             return JSONResponse({"error": error}, 400)
         head = {"id": "chatcmpl-1", "created": 1, "model": "served"}
@@ -276,8 +281,8 @@ class FakeVllm:
         text = self.text
         end = {"index": 0, "finish_reason": "stop", "stop_reason": "!", "logprobs": None}
         if not body.get("stream"):
-            message = {"role": "assistant", "content": text, "tool_calls": []}
-            choices = [{**end, "message": message}]
+            said = {"role": "assistant", "content": text, "tool_calls": []}
+            choices = [{**end, "message": said}]
             return JSONResponse({**head, "object": "chat.completion", "choices": choices, "usage": usage})
 
         def events() -> Iterator[str]:
@@ -373,23 +378,31 @@ def test_a_vllm_servers_model_is_told_the_schema_and_what_it_lacks_is_refused(
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"place": "Rome"}}\n</tool_call>'
 
 
-@pytest.mark.parametrize("parallel", [True, False])
+@pytest.mark.parametrize("how", [{}, {"parallel_tool_calls": False}, {"tool_choice": "weather"}])
 @pytest.mark.parametrize(
-    ("text", "content", "calls"),
-    [(f"Let me see.{CALL}{CALL}", "Let me see.", 2), ("There is <no> call.", "There is <no> call.", 0)],
+    ("text", "content", "calls", "unreadable"),
+    [
+        (f"Let me see.{CALL}{CALL}", "Let me see.", 2, 0),
+        (CALL.replace("{", "[{", 1).replace("}}", "}}]"), "", 1, 0),
+        ("<tool_call>\nweather(Rome", "", 0, 1),
+        ("There is <no> call.", "There is <no> call.", 0, 0),
+    ],
+    ids=["two", "a list", "no JSON", "none"],
 )
 async def test_calls_that_a_vllm_server_leaves_in_the_text_are_read(
     vllm: tuple[FakeVllm, str],
+    how: Any,
     text: str,
     content: str,
     calls: int,
-    parallel: bool,
+    unreadable: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It does so unless it was started with a parser for them."""
+    """Those that its parser does not know."""
     fake, url = vllm
     monkeypatch.setattr(fake, "text", text)
-    model = ChatGroundspeed(base_url=url).bind_tools([weather], parallel_tool_calls=parallel)
+    model = ChatGroundspeed(base_url=url).bind_tools([weather], **how)
+    wanted = min(calls, 1) if "parallel_tool_calls" in how else calls
     for answer in (
         model.invoke("x"),
         await model.ainvoke("x"),
@@ -397,5 +410,17 @@ async def test_calls_that_a_vllm_server_leaves_in_the_text_are_read(
         joined([chunk async for chunk in model.astream("x")]),
     ):
         assert answer.content == content
-        assert [call["args"] for call in answer.tool_calls] == [{"place": "Rome"}] * min(calls, 1 + parallel)
+        assert [call["args"] for call in answer.tool_calls] == [{"place": "Rome"}] * wanted
+        assert len(answer.invalid_tool_calls) == unreadable
     assert ChatGroundspeed(base_url=url).invoke("x").content == text
+
+
+def test_a_vllm_server_without_a_parser_of_calls_says_which_flags_it_lacks(
+    vllm: tuple[FakeVllm, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake, url = vllm
+    monkeypatch.setattr(fake, "parses_calls", False)
+    model = ChatGroundspeed(base_url=url).bind_tools([weather])
+    for ask in (model.invoke, lambda text: [*model.stream(text)]):
+        with pytest.raises(InputError, match="--enable-auto-tool-choice and --tool-call-parser"):
+            ask("x")
