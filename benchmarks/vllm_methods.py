@@ -75,8 +75,8 @@ def do_job(job: dict[str, Any]) -> dict[str, Any]:
     )  # fmt: skip
     timed = time_proposals(llm) if method is OURS else []
 
-    def answer(tokens: int, count: int | None = None) -> tuple[list[list[int]], float]:
-        prompts = [{"prompt_token_ids": ids} for ids in job["prompts"][:count]]
+    def answer(texts: list[list[int]], tokens: int) -> tuple[list[list[int]], float]:
+        prompts = [{"prompt_token_ids": ids} for ids in texts]
         sampling = []
         for number in range(len(prompts)):
             extra = None
@@ -88,11 +88,12 @@ def do_job(job: dict[str, Any]) -> dict[str, Any]:
         outputs = llm.generate(prompts, sampling, use_tqdm=False)
         return [list(output.outputs[0].token_ids) for output in outputs], time.perf_counter() - start
 
-    answer(24, job["batch"])  # what is compiled, or learnt, at its first use
-    _, reading = answer(1)
+    texts = job["prompts"]
+    answer([ids[::-1] for ids in texts[: job["batch"]]], 24)  # what is compiled, or learnt, at its first use
+    _, reading = answer(texts, 1)
     before = accepted(llm)
     timed.clear()
-    answers, seconds = answer(job["tokens"])
+    answers, seconds = answer(texts, job["tokens"])
     tokens = sum(map(len, answers)) - len(answers)  # the first one comes from the prompt's reading
     steps = tokens - (accepted(llm) - before)
     full = [spent / rows for rows, spent in timed if rows == job["batch"]]

@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Sequence
-from typing import Any
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from groundspeed.drafting.base import DraftTree
+from groundspeed.drafting.costing import follow_pass, seconds_by_nodes, worth_keeping
 from groundspeed.drafting.tree import prune
 
-__all__ = ["BatchCost", "CostModel", "share_budget"]
+__all__ = ["BatchCost", "CostModel", "share_budget", "warm_up", "worth"]
 
 _PACE = 1 / 8  # how fast all sizes follow the machine as a whole
 _LEAST, _MOST = 1 / 16, 1 / 2  # how much a step counts for its own size: tried all the time, or long ago
@@ -44,7 +45,6 @@ class CostModel:
             seconds_per_token: [k] or one for all, b: what each token of context adds.
         """
         self.nodes = np.asarray(nodes, np.int64)
-        self._all_nodes = np.arange(self.nodes[-1] + 1)
         self._contexts = np.array([0, *(1 << np.arange(9, 21))], np.float64)
         self._seconds = np.asarray(seconds, np.float64) + np.multiply.outer(
             self._contexts, np.broadcast_to(seconds_per_token, self.nodes.shape)
@@ -74,12 +74,11 @@ class CostModel:
 
     def seconds(self, context: int) -> NDArray[np.float64]:
         """float64 [max_nodes + 1]: times of passes with 0, 1, ... draft nodes behind ``context`` tokens."""
-        share = _shares(self._contexts, context)
         with self._lock:
-            hopeful = share @ (self._seconds * np.exp(-np.minimum(_DOUBT * self._untried, _MOST_DOUBT)))
-        # A pass takes no longer than a larger one; where it looks so, it is noise.
-        rising = np.minimum.accumulate(hopeful[::-1])[::-1]
-        return np.interp(self._all_nodes, self.nodes, rising)
+            found: NDArray[np.float64] = seconds_by_nodes(
+                self._contexts, self.nodes, self._seconds, self._untried, context, _DOUBT, _MOST_DOUBT
+            )
+        return found
 
     def relative(self, context: int) -> NDArray[np.float64]:
         """c(n), float64 [max_nodes + 1]: the same, relative to the plain step."""
@@ -96,13 +95,11 @@ class CostModel:
         """
         if not 0 < seconds < math.inf:
             return
-        here = _shares(self._contexts, context)[:, None]
-        share: NDArray[np.float64] = here * _shares(self.nodes, nodes)
         with self._lock:
-            error = min(math.log(seconds / float((share * self._seconds).sum())), _CLIP)
-            own = share * np.minimum(np.maximum(self._untried / _STALE, _LEAST), _MOST)
-            self._seconds *= np.exp((_PACE + own) * error)
-            self._untried = (self._untried + here) * (1 - share)
+            follow_pass(
+                self._contexts, self.nodes, self._seconds, self._untried, context, nodes, float(seconds),
+                _CLIP, _PACE, _LEAST, _MOST, _STALE,
+            )  # fmt: skip
 
 
 class BatchCost:
@@ -119,23 +116,18 @@ class BatchCost:
         return self._models[texts]
 
 
-def _shares(knots: NDArray[Any], value: float) -> NDArray[np.float64]:
-    """What each of [k] knots has of a value between two of them; beyond the ends it is all the end's."""
-    shares = np.zeros(len(knots))
-    right = int(knots.searchsorted(value))
-    if right == len(knots):
-        shares[-1] = 1
-    elif right == 0:
-        shares[0] = 1
-    else:
-        left = knots[right - 1]
-        shares[right] = (value - left) / (knots[right] - left)
-        shares[right - 1] = 1 - shares[right]
-    return shares
-
-
 def share_budget(trees: Sequence[DraftTree], cost: NDArray[np.float64]) -> list[DraftTree]:
     """Cut the trees of a pass down to the nodes that pay for themselves.
+
+    Args:
+        trees: See ``worth``.
+        cost: See ``worth``.
+    """
+    return [prune(tree, count) for tree, count in zip(trees, worth(trees, cost), strict=True)]
+
+
+def worth(trees: Sequence[DraftTree], cost: NDArray[np.float64]) -> list[int]:
+    """How many nodes of each tree of a pass pay for themselves, the most probable ones.
 
     With the nodes of all B trees sorted by path probability p1 >= p2 >= ..., keeps the n that maximise
     (B + p1 + ... + pn) / c(n), the expected tokens per time of a plain pass. Path probabilities never rise
@@ -145,10 +137,13 @@ def share_budget(trees: Sequence[DraftTree], cost: NDArray[np.float64]) -> list[
         trees: The drafts, at least one.
         cost: float64 [m + 1], c by number of nodes in all; more than m are never kept.
     """
-    probs = np.concatenate([tree.probs for tree in trees])
-    order = np.argsort(-probs, kind="stable")[: len(cost) - 1]
-    gain = len(trees) + np.concatenate([[0.0], np.cumsum(probs[order], dtype=np.float64)])
-    kept = order[: int(np.argmax(gain / cost[: len(gain)]))]
-    bounds = np.cumsum([0, *(len(tree) for tree in trees)])
-    counts = np.histogram(kept, bounds)[0].tolist()
-    return [prune(tree, count) for tree, count in zip(trees, counts, strict=True)]
+    bounds = np.array([0, *accumulate(map(len, trees))])
+    counts: list[int] = worth_keeping(np.concatenate([tree.probs for tree in trees]), bounds, cost).tolist()
+    return counts
+
+
+def warm_up() -> None:
+    """Compile the kernels, or load them from numba's cache, so that no pass waits for it."""
+    cost = CostModel([0, 1], [1.0, 1.0])
+    cost.observe(0, 0, 1.0)
+    worth([DraftTree.empty()], cost.relative(0))

@@ -26,6 +26,7 @@ __all__ = [
     "ChatAnswer",
     "Ending",
     "answer_metadata",
+    "answer_piece",
     "chat_result",
     "check_in_time",
     "citations",
@@ -99,16 +100,21 @@ class ChatAnswer:
         return chat_result(self._reader.whole(result.text), self._ending(result))
 
     def _piece(self, part: str | Call) -> ChatGenerationChunk:
-        if isinstance(part, str):
-            return ChatGenerationChunk(message=AIMessageChunk(content=part))
-        chunk = tool_call_chunk(name=part.name, args=part.arguments, id=part.id, index=self._calls)
-        self._calls += 1
-        return ChatGenerationChunk(message=AIMessageChunk(content="", tool_call_chunks=[chunk]))
+        self._calls += isinstance(part, Call)
+        return answer_piece(part, self._calls - 1)
 
     def _ending(self, result: GenerationResult) -> Ending:
         check_in_time(result.finish_reason, result.stats.completion_tokens)
         cited = citations(result.grounding, self._passages) if self._cite else ()
         return Ending(metadata(result, self._engine, self._model_name), usage(result.stats), cited)
+
+
+def answer_piece(part: str | Call, index: int) -> ChatGenerationChunk:
+    """What a part of an answer adds to the message; ``index`` is that of a call among the calls."""
+    if isinstance(part, str):
+        return ChatGenerationChunk(message=AIMessageChunk(content=part))
+    chunk = tool_call_chunk(name=part.name, args=part.arguments, id=part.id, index=index)
+    return ChatGenerationChunk(message=AIMessageChunk(content="", tool_call_chunks=[chunk]))
 
 
 def chat_result(parts: Iterable[str | Call], ending: Ending) -> ChatResult:

@@ -145,7 +145,7 @@ class Server:
                 for chunk in chunks:
                     clock.check()
                     yield from call.answer.chunks(chunk)
-        yield call.answer.end()
+        yield from call.answer.end()
 
     async def astream(self, call: RemoteCall) -> AsyncGenerator[ChatGenerationChunk]:
         """``stream`` for an event loop."""
@@ -156,7 +156,8 @@ class Server:
                     clock.check()
                     for piece in call.answer.chunks(chunk):
                         yield piece
-        yield call.answer.end()
+        for piece in call.answer.end():
+            yield piece
 
     def _aclient(self) -> AsyncOpenAI:
         """The client of this event loop: connections belong to the loop that opened them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import AIMessageChunk
@@ -13,12 +13,13 @@ from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from groundspeed.integrations.langchain.answers import (
     Ending,
     answer_metadata,
+    answer_piece,
     chat_result,
     check_in_time,
     citations,
     last_chunk,
 )
-from groundspeed.integrations.tools import Call
+from groundspeed.integrations.tools import AnswerReader, Call
 from groundspeed.types import Passage
 from groundspeed.verify.grounding import ground
 
@@ -35,17 +36,30 @@ _NOT_STATISTICS = {"finish_reason", "stop", "seed", "grounding"}
 class RemoteAnswer:
     """One answer, whole or as it comes. It is grounded here, so that it is whatever the server can do."""
 
-    def __init__(self, model: str, passages: Sequence[Passage], *, cite: bool = False) -> None:
+    def __init__(
+        self,
+        model: str,
+        passages: Sequence[Passage],
+        reader: AnswerReader,
+        *,
+        cite: bool = False,
+        one_call: bool = False,
+    ) -> None:
         """Start an answer.
 
         Args:
             model: What the server calls the model.
             passages: Of the request.
+            reader: Finds the tool calls that the server has left in the text.
             cite: Put citations into the content.
+            one_call: Nothing behind the first call that is found so is wanted.
         """
         self._model = model
         self._passages = passages
+        self._reader = reader
         self._cite = cite
+        self._one_call = one_call
+        self._calls = 0  # that were found in the text
         self._texts: list[str] = []
         self._logprobs: list[dict[str, Any]] | None = None
         self._finish = "stop"
@@ -65,7 +79,7 @@ class RemoteAnswer:
         parts: list[str | Call] = []
         if choice.message.content:
             self._texts.append(choice.message.content)
-            parts.append(choice.message.content)
+            parts += self._wanted(self._reader.whole(choice.message.content))
         for call in choice.message.tool_calls or ():
             if call.type == "function":
                 parts.append(Call(call.function.name, call.function.arguments, call.id))
@@ -78,7 +92,7 @@ class RemoteAnswer:
             self._note(choice)
             if choice.delta.content:
                 self._texts.append(choice.delta.content)
-                yield ChatGenerationChunk(message=AIMessageChunk(content=choice.delta.content))
+                yield from self._pieces(self._reader.push(choice.delta.content))
             for call in choice.delta.tool_calls or ():
                 function = call.function
                 part = tool_call_chunk(
@@ -89,13 +103,26 @@ class RemoteAnswer:
                 )
                 yield ChatGenerationChunk(message=AIMessageChunk(content="", tool_call_chunks=[part]))
 
-    def end(self) -> ChatGenerationChunk:
+    def end(self) -> Iterator[ChatGenerationChunk]:
         """The end of the stream.
 
         Raises:
             GenerationTimeoutError: The answer is not whole.
         """
-        return last_chunk(self._ending())
+        ending = self._ending()
+        yield from self._pieces(self._reader.finish())
+        yield last_chunk(ending)
+
+    def _pieces(self, parts: Iterable[str | Call]) -> Iterator[ChatGenerationChunk]:
+        for part in self._wanted(parts):
+            yield answer_piece(part, self._calls - 1)
+
+    def _wanted(self, parts: Iterable[str | Call]) -> Iterator[str | Call]:
+        for part in parts:
+            if self._one_call and self._calls:
+                return
+            self._calls += isinstance(part, Call)
+            yield part
 
     def _note(self, choice: Any) -> None:
         """Take in what a choice, or a piece of one, says beside its text."""

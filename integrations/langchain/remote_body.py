@@ -12,7 +12,7 @@ from groundspeed.errors import GroundspeedError, InputError, ModelError
 from groundspeed.integrations.forms import answer_schema, instructions
 from groundspeed.integrations.langchain.remote import RemoteCall, Served
 from groundspeed.integrations.langchain.remote_answer import RemoteAnswer
-from groundspeed.integrations.tools import chosen_tools
+from groundspeed.integrations.tools import AnswerReader, CallReader, chosen_tools
 from groundspeed.integrations.turns import Turn, instructed
 from groundspeed.integrations.vllm.documents import DOCUMENTS_KEY, flat_documents
 from groundspeed.types import GenerationRequest, Passage
@@ -64,7 +64,9 @@ def remote_call(
     messages, fields = _formed(_openai_messages(turns), form, served)
     fields |= _settings(request, served)
     fields |= _documents(request.passages, served, tokenizer)
-    answer = RemoteAnswer(served.model, request.passages, cite=cite)
+    one_call = form["parallel_tool_calls"] is False
+    reader = _reader(fields, served)
+    answer = RemoteAnswer(served.model, request.passages, reader, cite=cite, one_call=one_call)
     return RemoteCall(served.model, messages, fields, request.timeout, answer)
 
 
@@ -125,6 +127,13 @@ def _formed(
     wanted = {"name": given.get("name") or "answer", "schema": schema, "strict": given.get("strict")}
     fields["response_format"] = {"type": "json_schema", "json_schema": wanted}
     return messages if served.ours else instructed(messages, instructions(schema)), fields
+
+
+def _reader(fields: Mapping[str, Any], served: Served) -> AnswerReader:
+    """What finds calls in the text: vLLM leaves those there that its parser of tool calls does not know."""
+    if served.ours or "tools" not in fields:
+        return AnswerReader()
+    return CallReader([tool["function"]["name"] for tool in fields["tools"]])
 
 
 def _settings(request: GenerationRequest, served: Served) -> dict[str, Any]:

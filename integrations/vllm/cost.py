@@ -9,7 +9,7 @@ from statistics import median
 import numpy as np
 
 from groundspeed.drafting.base import DraftTree
-from groundspeed.drafting.budget import CostModel, share_budget
+from groundspeed.drafting.budget import CostModel, worth
 
 __all__ = ["StepCost"]
 
@@ -66,19 +66,19 @@ class StepCost:
         self._texts, self._drafted, self._context = tuple(texts), drafted, context
         self._begun = self._clock()
 
-    def share(self, chains: Sequence[DraftTree], context: int) -> list[DraftTree]:
-        """Cut chains, one of each text in the next step, down to what pays for itself.
+    def share(self, chains: Sequence[DraftTree], context: int) -> list[int]:
+        """How many tokens of each chain pay for themselves.
 
         Args:
-            chains: The drafts, empty ones too.
+            chains: The drafts, one of each text in the next step, empty ones too.
             context: Tokens of a text, on average.
         """
         size = _size(len(chains))
         if size in self._models:
-            return share_budget(chains, self._models[size].relative(context))
+            return worth(chains, self._models[size].relative(context))
         if self._trials.setdefault(size, _Trials()).plain_is_next:
-            return [DraftTree.empty() for _ in chains]
-        return list(chains)
+            return [0] * len(chains)
+        return [*map(len, chains)]
 
 
 class _Trials:

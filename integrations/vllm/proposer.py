@@ -115,17 +115,17 @@ class Proposer:
         """
         drafts: list[list[int]] = [[] for _ in sampled_token_ids]
         try:
-            chains = self._chains(sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
-            for row, chain in chains.items():
-                drafts[row] = chain.token_ids.tolist()
+            found = self._drafts(sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
+            for row, draft in found.items():
+                drafts[row] = draft
         except Exception:
             self._fail("drafting")
             return [[] for _ in sampled_token_ids]
         return drafts
 
-    def _chains(
+    def _drafts(
         self, sampled: list[list[int]], ends: NDArray[np.int32], tokens: NDArray[np.int32]
-    ) -> dict[int, DraftTree]:
+    ) -> dict[int, list[int]]:
         """By row that is being written the draft, as much of it as pays."""
         texts: dict[int, Text] = {}
         for row, added in enumerate(sampled):
@@ -141,9 +141,12 @@ class Proposer:
         self._cost.ended(names, alone=len(texts) == len(sampled))
         chains = {row: self._draft(row, text, int(ends[row])) for row, text in texts.items()}
         context = sum(text.seen for text in texts.values()) // len(texts)
-        shared = self._cost.share([*chains.values()], context)
-        self._cost.begins(names, sum(map(len, shared)), context)
-        return dict(zip(chains, shared, strict=True))
+        counts = self._cost.share([*chains.values()], context)
+        self._cost.begins(names, sum(counts), context)
+        return {
+            row: chain.token_ids[:count].tolist()
+            for (row, chain), count in zip(chains.items(), counts, strict=True)
+        }
 
     def _begin(self, opening: Opening) -> Drafter | None:
         try:
@@ -181,8 +184,8 @@ class Proposer:
             chain = text.drafter.propose(room)
             if len(chain) > room:
                 raise DraftError(f"{room} tokens were asked for and {len(chain)} were drafted")
-            ids = chain.token_ids
-            if len(ids) and not (ids.min() >= 0 and ids.max() < self._vocab_size):
+            ids = chain.token_ids.tolist()
+            if ids and not (min(ids) >= 0 and max(ids) < self._vocab_size):
                 raise DraftError(f"a token outside the vocabulary of {self._vocab_size:,} was drafted: {ids}")
         except Exception:
             self._fail("propose")

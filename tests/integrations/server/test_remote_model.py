@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import threading
 import time
@@ -12,10 +11,9 @@ from typing import Any
 
 import pytest
 import uvicorn
-from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, Response, StreamingResponse
 from helpers.serving import ScriptedEngine, serving
 from helpers.tokenizers import byte_tokenizer
+from helpers.vllm_server import FakeVllm
 from langchain_core.documents import Document
 from langchain_core.load import dumps
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
@@ -250,48 +248,6 @@ def test_a_key_is_sent_and_neither_shown_nor_kept(engine: Engine, monkeypatch: p
         assert model._identifying_params["base_url"] == f"{address}/v1"
 
 
-class FakeVllm:
-    """As much of a vLLM server as the model asks; it keeps the bodies."""
-
-    def __init__(self) -> None:
-        self.bodies: list[dict[str, Any]] = []
-        self.app = FastAPI()
-        self.app.get("/v1/models")(self.models)
-        self.app.post("/v1/chat/completions")(self.answer)
-
-    def models(self) -> dict[str, Any]:
-        card = {"id": "served", "object": "model", "created": 1, "owned_by": "vllm", "max_model_len": 99}
-        return {"object": "list", "data": [card]}
-
-    async def answer(self, request: Request) -> Response:
-        body = await request.json()
-        self.bodies.append(body)
-        if len(body["messages"][-1]["content"]) > 99:
-            message = "This model's maximum context length is 99 tokens. However, you asked for more."
-            error = {"message": message, "type": "BadRequestError", "param": None, "code": 400}
-            return JSONResponse({"error": error}, 400)
-        head = {"id": "chatcmpl-1", "created": 1, "model": "served"}
-        usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
-        text = "So: The cache is compacted in place."
-        end = {"index": 0, "finish_reason": "stop", "stop_reason": "!", "logprobs": None}
-        if not body.get("stream"):
-            message = {"role": "assistant", "content": text, "tool_calls": []}
-            choices = [{**end, "message": message}]
-            return JSONResponse({**head, "object": "chat.completion", "choices": choices, "usage": usage})
-
-        def events() -> Iterator[str]:
-            for choices, more in (
-                ([{"index": 0, "delta": {"role": "assistant", "content": text[:9]}}], {}),
-                ([{**end, "delta": {"content": text[9:]}}], {}),
-                ([], {"usage": usage}),
-            ):
-                chunk = {**head, "object": "chat.completion.chunk", "choices": choices, **more}
-                yield f"data: {json.dumps(chunk)}\n\n"
-            yield "data: [DONE]\n\n"
-
-        return StreamingResponse(events(), media_type="text/event-stream")
-
-
 @pytest.fixture(scope="module")
 def vllm() -> Iterator[tuple[FakeVllm, str]]:
     fake = FakeVllm()
@@ -367,3 +323,54 @@ def test_a_vllm_servers_model_is_told_the_schema_and_what_it_lacks_is_refused(
             model.invoke("x", **setting)
     with pytest.raises(ContextLengthError, match="99 tokens"):
         model.invoke("x" * 100)
+
+
+CALL = '<tool_call>\n{"name": "weather", "arguments": {"place": "Rome"}}\n</tool_call>'
+
+
+@pytest.mark.parametrize("how", [{}, {"parallel_tool_calls": False}, {"tool_choice": "weather"}])
+@pytest.mark.parametrize(
+    ("text", "content", "calls", "unreadable"),
+    [
+        (f"Let me see.{CALL}{CALL}", "Let me see.", 2, 0),
+        (CALL.replace("{", "[{", 1).replace("}}", "}}]"), "", 1, 0),
+        ("<tool_call>\nweather(Rome", "", 0, 1),
+        ("There is <no> call.", "There is <no> call.", 0, 0),
+    ],
+    ids=["two", "a list", "no JSON", "none"],
+)
+async def test_calls_that_a_vllm_server_leaves_in_the_text_are_read(
+    vllm: tuple[FakeVllm, str],
+    how: Any,
+    text: str,
+    content: str,
+    calls: int,
+    unreadable: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those that its parser does not know."""
+    fake, url = vllm
+    monkeypatch.setattr(fake, "text", text)
+    model = ChatGroundspeed(base_url=url).bind_tools([weather], **how)
+    wanted = min(calls, 1) if "parallel_tool_calls" in how else calls
+    for answer in (
+        model.invoke("x"),
+        await model.ainvoke("x"),
+        joined(model.stream("x")),
+        joined([chunk async for chunk in model.astream("x")]),
+    ):
+        assert answer.content == content
+        assert [call["args"] for call in answer.tool_calls] == [{"place": "Rome"}] * wanted
+        assert len(answer.invalid_tool_calls) == unreadable
+    assert ChatGroundspeed(base_url=url).invoke("x").content == text
+
+
+def test_a_vllm_server_without_a_parser_of_calls_says_which_flags_it_lacks(
+    vllm: tuple[FakeVllm, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake, url = vllm
+    monkeypatch.setattr(fake, "parses_calls", False)
+    model = ChatGroundspeed(base_url=url).bind_tools([weather])
+    for ask in (model.invoke, lambda text: [*model.stream(text)]):
+        with pytest.raises(InputError, match="--enable-auto-tool-choice and --tool-call-parser"):
+            ask("x")
