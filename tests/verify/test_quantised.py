@@ -1,6 +1,6 @@
 """Targets quantised by torchao, GPTQ and AWQ, where their packages are installed.
 
-torch 2.13 warns of what torchao 0.18 and gptqmodel 7.7 import, so run it with ``-W ignore::DeprecationWarning``.
+torch 2.13 warns of what torchao 0.18 and gptqmodel 7.7 import: run it with ``-W ignore::DeprecationWarning``.
 """
 
 from __future__ import annotations
