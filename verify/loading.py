@@ -29,6 +29,10 @@ DEFAULT_MODEL = "SmolLM2-135M-Instruct"
 
 _DTYPES = ("float32", "bfloat16")
 
+_QUANTISERS = {"gptq": ("gptqmodel", "optimum"), "awq": ("gptqmodel",), "torchao": ("torchao",)}
+"""What transformers loads these kinds with. It would name one package at a time; for GPTQ without gptqmodel
+it asks for a GPU instead."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedModel:
@@ -209,9 +213,15 @@ def _from_pretrained(
     source: str | Path, name: str, dtype: torch.dtype, on_progress: ProgressCallback | None
 ) -> tuple[Any, Any]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import __version__ as transformers_version
 
     local = isinstance(source, Path)
     try:
+        quantisation = _quantisation(source, local)
+        needed = _QUANTISERS.get(quantisation, ())
+        absent = [package for package in needed if importlib.util.find_spec(package) is None]
+        if absent:
+            raise ImportError(f"its {quantisation} weights need `pip install {' '.join(absent)}`")
         with transformers_progress({"Loading weights": f"Loading {name}"}, on_progress):
             model, info = AutoModelForCausalLM.from_pretrained(
                 source, dtype=dtype, local_files_only=local, output_loading_info=True
@@ -230,12 +240,26 @@ def _from_pretrained(
         )
         raise ModelError(f"cannot load {name}: {_first_line(error)}; {remedy}") from error
     missing = sorted(info["missing_keys"])
+    if missing and quantisation:
+        raise ModelError(
+            f"transformers {transformers_version} does not read the {quantisation} weights of {name}: "
+            f"{missing[0]} and {len(missing) - 1} more would be random. Give a model that is not "
+            "quantised, or by torchao, bitsandbytes, GPTQ or AWQ"
+        )
     if missing:
         raise ModelError(
             f"{name} lacks {len(missing)} of its weights ({missing[0]}, ...), which would be random; give a "
             "whole model, or load it as what it is"
         )
     return model, tokenizer
+
+
+def _quantisation(source: str | Path, local: bool) -> str:
+    """The kind of quantisation that a model's config names; empty for none."""
+    from transformers import PreTrainedConfig
+
+    config, _ = PreTrainedConfig.get_config_dict(source, local_files_only=local)
+    return str((config.get("quantization_config") or {}).get("quant_method", ""))
 
 
 def _first_line(error: BaseException) -> str:

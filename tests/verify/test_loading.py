@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from helpers.families import TREE_FAMILIES, tiny_model
+from helpers.tokenizers import byte_tokenizer
 
 from groundspeed.datastores.fingerprint import TokenizerFingerprint
 from groundspeed.datastores.writer import TokenDatastoreWriter
@@ -339,5 +340,30 @@ def test_a_quantised_model_whose_package_is_missing_says_what_to_install(tmp_pat
     tiny_model(TREE_FAMILIES["llama"]()).save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "quantization_config": quantisation}))
-    with pytest.raises(ModelError, match="install"):
+    with pytest.raises(ModelError, match=f"pip install (-U )?{package}"):
+        load_model(str(tmp_path), "cpu")
+
+
+def test_gptq_without_gptqmodel_asks_for_the_packages_and_not_for_a_gpu(tmp_path, monkeypatch):
+    found = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "gptqmodel" else found(name))
+    (tmp_path / "config.json").write_text(
+        json.dumps({"model_type": "llama", "quantization_config": {"quant_method": "gptq", "bits": 4}})
+    )
+    with pytest.raises(ModelError, match=r"its gptq weights need `pip install gptqmodel"):
+        load_model(str(tmp_path), "cpu")
+
+
+def test_quantised_weights_that_transformers_passes_over_are_named_by_their_kind(tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    tiny_model(TREE_FAMILIES["llama"]()).save_pretrained(tmp_path)
+    byte_tokenizer().save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    renamed = {name.replace("up_proj.weight", "up_proj.W_q"): value for name, value in tensors.items()}
+    save_file(renamed, tmp_path / "model.safetensors", {"format": "pt"})
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "of-tomorrow"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match=r"not read the of-tomorrow weights .* and 2 more would be"):
         load_model(str(tmp_path), "cpu")
