@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from groundspeed.datastores.base import TokenSource
 from groundspeed.datastores.snapshot import Snapshot
 from groundspeed.drafting.base import DraftRequest, DraftTree, RunnerUps
-from groundspeed.drafting.budget import warm_up as warm_up_budget
 from groundspeed.drafting.calibration import Calibration
 from groundspeed.drafting.commit import commit, most_frequent, offer_root
 from groundspeed.drafting.features import FEATURES, NONE_FEATURES, ROW
@@ -58,7 +57,6 @@ def warm_up(stored: Snapshot | None = None, *, chain: bool = False) -> None:
         stored: What will be drafted from; ids of 2 and of 4 bytes are compiled for apart.
         chain: Whether chains will be drafted, and not trees.
     """
-    warm_up_budget()
     drafter = BlendDrafter(stored, chain=chain)
     token = np.zeros(1, np.int32)
     drafter.begin(DraftRequest(prompt_ids=token, passages=(), vocab_size=1, forms=token))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from groundspeed.drafting import budget
 from groundspeed.drafting.base import DrafterFactory, WarmDrafterFactory
 from groundspeed.drafting.blend import Blend
 from groundspeed.drafting.budget import BatchCost, CostModel
@@ -91,6 +92,7 @@ class Engine:
             target.reserve(cache_bytes // target.bytes_per_token)
         self.cost = measure_cost(target) if cost is None else cost
         self.trust = Trust()
+        budget.warm_up()
         if isinstance(self.drafter, WarmDrafterFactory):
             self.drafter.warm_up()  # now, and not within the first answer
             _ = self.forms
@@ -200,6 +202,7 @@ class Engine:
             if isinstance(factory, WarmDrafterFactory):
                 # Its first run compiles for seconds, and loading mostly waits for the disk.
                 beside.submit(factory.warm_up)
+            beside.submit(budget.warm_up)
             beside.submit(sampling.warm_up)
             loaded = load_model(name, device, dtype, on_progress)
         warn_of_processors(loaded.model)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from groundspeed.datastores.fingerprint import TokenizerFingerprint
 from groundspeed.datastores.tokens import TokenDatastore
+from groundspeed.drafting import budget
 from groundspeed.drafting.base import (
     Drafter,
     DrafterFactory,
@@ -75,6 +76,7 @@ class Proposer:
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         """Compile what drafts, before there are requests; vLLM calls it when it has loaded its model."""
+        budget.warm_up()
         if isinstance(self.drafters, WarmDrafterFactory):
             self.drafters.warm_up()
 
