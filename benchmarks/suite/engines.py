@@ -234,7 +234,7 @@ def measure_idle(size: Size) -> Json:
 
 
 PARTS = (
-    Part("throughput", 6, measure_throughput, (SPEC_BENCH,)),
+    Part("throughput", 11, measure_throughput, (SPEC_BENCH,)),
     Part("contexts", 3.0, measure_contexts, (PEPS,)),
     Part("drafters", 2.3, measure_drafters, (NORTHWIND, NOTHING_TO_COPY)),
     Part("drafters-trained", 3.5, measure_trained_drafters, (NORTHWIND, NOTHING_TO_COPY)),
