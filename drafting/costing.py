@@ -31,6 +31,12 @@ def _share(knots, value):
 
 
 @kernel
+def _of(knot, left, right):
+    """What a knot has of a value, by what ``_share`` says of it."""
+    return 1.0 - right if knot == left else right if knot == left + 1 else 0.0
+
+
+@kernel
 def seconds_by_nodes(contexts, nodes, seconds, untried, context, doubt, most_doubt):
     """See ``CostModel.seconds``.
 
@@ -88,16 +94,16 @@ def follow_pass(contexts, nodes, seconds, untried, context, drafted, took, clip,
     left, right = _share(nodes, drafted)
     expected = 0.0
     for c in range(len(contexts)):
-        here = 1.0 - below if c == row else below if c == row + 1 else 0.0
+        here = _of(c, row, below)
         if here > 0:
             expected += here * (1.0 - right) * seconds[c, left]
             if right > 0:
                 expected += here * right * seconds[c, left + 1]
     error = min(math.log(took / expected), clip)
     for c in range(len(contexts)):
-        here = 1.0 - below if c == row else below if c == row + 1 else 0.0
+        here = _of(c, row, below)
         for n in range(len(nodes)):
-            share = here * (1.0 - right if n == left else right if n == left + 1 else 0.0)
+            share = here * _of(n, left, right)
             own = share * min(max(untried[c, n] / stale, least), most)
             seconds[c, n] *= math.exp((pace + own) * error)
             untried[c, n] = (untried[c, n] + here) * (1.0 - share)
