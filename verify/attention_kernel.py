@@ -158,18 +158,18 @@ def run_tasks(call, like, entry):
     each = per_entry(entry)
     deep = (key_size + each - 1) // each  # entries of a query
     queries = np.empty((shared * LONGEST_STEP + TILE_ROWS, deep), entry.dtype)
+    gathered = np.empty(CHUNK, np.float32)
     keys = np.empty(_SLOTS * deep, entry.dtype)
     values = np.zeros(_SLOTS // each * wide, entry.dtype)
     own = np.zeros((CHUNK // each, wide), entry.dtype)
     packed = np.zeros((TILE_ROWS, CHUNK // each), entry.dtype)
     scores = np.empty((TILE_ROWS, _SLOTS), np.float32)
-    gathered = np.empty(CHUNK, np.float32)
     weights = np.empty(CHUNK, np.float32)
     sums = np.empty((TILE_ROWS, wide), np.float32)
-    while True:
-        task = fetch_add(call.ctypes.data) * TASK_COLUMNS
-        if task >= len(tasks):
-            break
+    following = fetch_add(call.ctypes.data) * TASK_COLUMNS
+    while following < len(tasks):
+        task, following = following, fetch_add(call.ctypes.data) * TASK_COLUMNS
+        next_keys, next_values = stored_at(call, tasks, following if following < len(tasks) else task, like)
         group, chunk = tasks[task + GROUP], tasks[task + CHUNK_NUMBER]
         segment = segment_of(call, tasks[task + SEGMENT])
         first, rows, prefix = segment[FIRST_ROW], segment[ROWS], segment[PREFIX]
@@ -206,7 +206,7 @@ def run_tasks(call, like, entry):
                 block = lane // CHUNK * CHUNK * deep + lane % CHUNK
                 tile(
                     queries[i:].ctypes.data, deep, keys.ctypes.data + 4 * block, CHUNK,
-                    deep, scores.ctypes.data + 4 * lane, _SLOTS, entry,
+                    deep, scores.ctypes.data + 4 * lane, _SLOTS, next_keys + 4 * deep * lane, entry,
                 )  # fmt: skip
             # By position a path may run on from the last chunk's slots into the next chunk.
             for part in range(2 if last else 1):
@@ -237,7 +237,7 @@ def run_tasks(call, like, entry):
                     tile(
                         packed.ctypes.data, CHUNK // each,
                         values[part * CHUNK // each * wide + lane :].ctypes.data, wide,
-                        known, sums.ctypes.data + 4 * lane, wide, entry,
+                        known, sums.ctypes.data + 4 * lane, wide, next_values + 4 * known * lane, entry,
                     )  # fmt: skip
                 for r in range(min(TILE_ROWS, count - i)):
                     row = first + (i + r) % rows
@@ -253,10 +253,18 @@ def run_tasks(call, like, entry):
                     for lane in range(0, wide, TILE_LANES):
                         add_tile_row(
                             packed[r, known:].ctypes.data, 0, own.ctypes.data + 4 * lane,
-                            wide, n, sums[r].ctypes.data + 4 * lane, 0, entry,
+                            wide, n, sums[r].ctypes.data + 4 * lane, 0, 0, entry,
                         )  # fmt: skip
                     out = place_of(segment, group * shared + (i + r) // rows, row, chunk + part, floats)
                     copy(sums[r], partials[out + 2 : out + floats])
+
+
+@kernel
+def stored_at(call, tasks, task, like):
+    """Addresses of the keys and values that a task looks at."""
+    segment = segment_of(call, tasks[task + SEGMENT])
+    place = (tasks[task + GROUP] * segment[ROOM] + tasks[task + CHUNK_NUMBER]) * CHUNK * like.itemsize
+    return segment[KEY_CACHE] + place * call[KEY_SIZE], segment[VALUE_CACHE] + place * call[VALUE_SIZE]
 
 
 @kernel

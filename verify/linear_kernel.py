@@ -23,7 +23,7 @@ from numba.extending import intrinsic
 
 from groundspeed.datastores.views import view
 from groundspeed.jit import c_kernel, kernel
-from groundspeed.verify.vectors import HAS_PAIRS, fetch_add, narrow, widen
+from groundspeed.verify.vectors import HAS_PAIRS, fetch_add, fetch_line, narrow, widen
 
 __all__ = ["BLOCK", "HAS_PRODUCTS", "multiply"]
 
@@ -64,8 +64,8 @@ def multiply() -> int:
 
 def _make_tile(rows: int) -> Any:
     """An intrinsic that makes the sums of so many rows and a block, all of them held in registers."""
-    float_, byte, flag, number = ir.FloatType(), ir.IntType(8), ir.IntType(32), ir.IntType(64)
-    vector, address = ir.VectorType(float_, 16), byte.as_pointer()
+    number, vector = ir.IntType(64), ir.VectorType(ir.FloatType(), 16)
+    address = ir.IntType(8).as_pointer()
     # Two terms of a row, at an address, times those of the block. As one piece, or the compiler loads the
     # terms of all rows first, and has no registers left.
     sums = range(_VECTORS)
@@ -86,9 +86,6 @@ def _make_tile(rows: int) -> Any:
             def pointer(base: Any, offset: Any, type_: Any = address) -> Any:
                 return builder.inttoptr(builder.add(base, offset), type_)
 
-            fetch = builder.module.declare_intrinsic(
-                "llvm.prefetch", [address], ir.FunctionType(ir.VoidType(), [address, flag, flag, flag])
-            )
             before = builder.block
             loop, after = builder.append_basic_block("steps"), builder.append_basic_block("summed")
             builder.branch(loop)
@@ -102,8 +99,9 @@ def _make_tile(rows: int) -> Any:
                 builder.load(pointer(weight, builder.add(at, number(64 * v)), vector.as_pointer()), align=4)
                 for v in sums
             ]
-            for line in (builder.mul(i, spacing), builder.add(builder.mul(i, spacing), second)):
-                builder.call(fetch, [pointer(ahead, line), flag(0), flag(2), flag(1)])  # to the second cache
+            line = builder.add(ahead, builder.mul(i, spacing))
+            fetch_line(builder, line)
+            fetch_line(builder, builder.add(line, second))
             results = []
             for row in range(rows):
                 terms = builder.add(builder.mul(number(row), stride), builder.shl(i, number(2)))

@@ -20,6 +20,7 @@ from groundspeed.verify.attention import IMPLEMENTATION, PassAttention, Pattern,
 from groundspeed.verify.base import Capability, Segment, TargetSession
 from groundspeed.verify.cache import KeyValueCache, Layout
 from groundspeed.verify.devices import Driver, driver_for
+from groundspeed.verify.norms import fuse_norms
 from groundspeed.verify.packing import pack_linears
 from groundspeed.verify.paged_passes import PagedPasses
 from groundspeed.verify.pages import PagedCache
@@ -127,7 +128,7 @@ class TransformersTarget:
     ) -> Self:
         """Take a model into service, its linear layers packed where that can be and it verifies trees."""
         target = cls(model, driver=driver)
-        if target.capability.supports_tree and pack_linears(model):
+        if target.capability.supports_tree and pack_linears(model) + fuse_norms(model):
             return cls(model, driver=driver)  # tried again as it is now
         return target
 

@@ -26,6 +26,7 @@ __all__ = [
     "add_tile_row",
     "exp",
     "fetch_add",
+    "fetch_line",
     "fma",
     "highest",
     "narrow",
@@ -43,8 +44,10 @@ HAS_PAIRS = bool(_FEATURES.get("avx512bf16"))
 _LANES = 16 if _FEATURES.get("avx512f") else 8  # floats of a register
 _VECTORS = 2  # registers of a row of a tile
 TILE_LANES = _LANES * _VECTORS
+_LINE = 64  # bytes that come from memory at once
 
-_FLOAT, _I16, _I32, _I64 = ir.FloatType(), ir.IntType(16), ir.IntType(32), ir.IntType(64)
+_FLOAT, _BYTE = ir.FloatType(), ir.IntType(8)
+_I16, _I32, _I64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
 _VECTOR = ir.VectorType(_FLOAT, _LANES)
 
 
@@ -177,13 +180,24 @@ def _multiply_add(builder: Any, entry: Any) -> Any:
     return lambda a, b, c: builder.call(product, [a, b, c])
 
 
+def fetch_line(builder: Any, address: Any) -> None:
+    """Build what begins to load the 64 bytes at an address into the second cache; any is harmless."""
+    pointer = builder.inttoptr(address, _BYTE.as_pointer())
+    function = builder.module.declare_intrinsic(
+        "llvm.prefetch", [pointer.type], ir.FunctionType(ir.VoidType(), [pointer.type, _I32, _I32, _I32])
+    )
+    builder.call(function, [pointer, _I32(0), _I32(2), _I32(1)])
+
+
 def _make_tile(rows: int, *, adds: bool) -> Any:
     """An intrinsic that makes a product of ``rows`` rows, or adds it, with sums in registers."""
 
     @intrinsic
-    def multiply(typing_context, a, a_stride, b, b_stride, terms, c, c_stride, like):  # pragma: no cover
+    def multiply(
+        typing_context, a, a_stride, b, b_stride, terms, c, c_stride, ahead, like
+    ):  # pragma: no cover
         def generate(context, builder, signature, arguments):
-            a, a_stride, b, b_stride, terms, c, c_stride, _ = arguments
+            a, a_stride, b, b_stride, terms, c, c_stride, ahead, _ = arguments
 
             def pointer(base: Any, offset: Any, type_: Any) -> Any:
                 address = builder.add(base, builder.shl(offset, _I64(2)))
@@ -214,6 +228,9 @@ def _make_tile(rows: int, *, adds: bool) -> Any:
                 builder.load(pointer(b, builder.add(row_of_b, _I64(v * _LANES)), _VECTOR), align=4)
                 for v in range(_VECTORS)
             ]
+            for line in range(0 if adds else 4 * TILE_LANES // _LINE):
+                offset = builder.add(builder.mul(i, _I64(4 * TILE_LANES)), _I64(line * _LINE))
+                fetch_line(builder, builder.add(ahead, offset))
             results = []
             for row in range(rows):
                 at = builder.add(builder.mul(_I64(row), a_stride), i)
@@ -237,17 +254,18 @@ def _make_tile(rows: int, *, adds: bool) -> Any:
                 builder.store(final, place, align=4)
             return context.get_dummy_value()
 
-        return types.void(*[types.int64] * 7, like), generate
+        return types.void(*[types.int64] * 8, like), generate
 
     return multiply
 
 
 tile = _make_tile(TILE_ROWS, adds=False)
-"""``tile(a, a_stride, b, b_stride, terms, c, c_stride, like)``: C = A B by addresses, and strides in entries.
-A is [TILE_ROWS, terms], B is [terms, TILE_LANES], C is float32 [TILE_ROWS, TILE_LANES]; each sum is taken in
-order of the terms. Entries have 4 bytes: a float32, whose product is fused, or, where ``like`` is an array of
-uint32, a pair of bfloat16, whose two products are added.
+"""``tile(a, a_stride, b, b_stride, terms, c, c_stride, ahead, like)``: C = A B by addresses, and strides in
+entries. A is [TILE_ROWS, terms], B is [terms, TILE_LANES], C is float32 [TILE_ROWS, TILE_LANES]; each sum is
+taken in order of the terms. Entries have 4 bytes: a float32, whose product is fused, or, where ``like`` is an
+array of uint32, a pair of bfloat16, whose two products are added. Meanwhile as many bytes as B has are
+fetched from ``ahead`` on, any address being harmless: memory is waited for while multiplying.
 """
 
 add_tile_row = _make_tile(1, adds=True)
-"""The same for one row, added to C."""
+"""The same for one row, added to C; nothing is fetched."""
