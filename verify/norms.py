@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import inspect
+from functools import cache
 from typing import Any
 
 import torch
@@ -44,9 +45,7 @@ class FusedNorm(nn.Module):
         self._size = len(factors)
         self._factors = factors.contiguous()
         self._epsilon = torch.tensor(epsilon, dtype=torch.float32)
-        self._settings = self._factors.data_ptr(), self._epsilon.data_ptr(), int(rounded)
-        self._address = kernels.normalize()
-        self._alone = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._address)
+        self._rounded = int(rounded)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """Normalise rows.
@@ -58,30 +57,33 @@ class FusedNorm(nn.Module):
             The same shape.
 
         Raises:
-            TypeError: States of another dtype.
+            TypeError: States of another dtype, or not on the CPU.
             ValueError: Rows of another size.
         """
-        if states.dtype != torch.bfloat16:
-            raise TypeError(f"the norm is in bfloat16, its inputs are {states.dtype}; convert them")
+        if states.dtype != torch.bfloat16 or not states.is_cpu:
+            raise TypeError(
+                f"the norm is in bfloat16 on the CPU, its inputs are {states.dtype} on {states.device}"
+            )
         if states.shape[-1] != self._size:
             raise ValueError(f"the norm takes rows of {self._size}, and was given {states.shape[-1]}")
         rows = states.contiguous()
         out = torch.empty_like(rows)
         shares = torch.get_num_threads() if rows.numel() >= _SHARED else 1
         call = _Call(
-            0,
-            shares,
-            rows.numel() // self._size,
-            self._size,
-            rows.data_ptr(),
-            *self._settings,
-            out.data_ptr(),
-        )
+            0, shares, rows.numel() // self._size, self._size, rows.data_ptr(), self._factors.data_ptr(),
+            self._epsilon.data_ptr(), self._rounded, out.data_ptr(),
+        )  # fmt: skip
         if shares == 1:
-            self._alone(ctypes.addressof(call))
+            _alone()(ctypes.addressof(call))
         else:
-            run_parallel(self._address, ctypes.addressof(call))
+            run_parallel(kernels.normalize(), ctypes.addressof(call))
         return out
+
+
+@cache
+def _alone() -> Any:
+    """The kernel, to be called in the calling thread only."""
+    return ctypes.CFUNCTYPE(None, ctypes.c_void_p)(kernels.normalize())
 
 
 def fuse_norms(model: nn.Module) -> int:

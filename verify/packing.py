@@ -54,13 +54,11 @@ class PairedLinear(nn.Module):
         """Lay out the weight of ``linear``, which keeps its own."""
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
-        self.bias = linear.bias
+        self._bias = None if linear.bias is None else linear.bias.detach()
         weight = linear.weight.detach()
         padded = functional.pad(weight, (0, 0, 0, -self.out_features % kernels.BLOCK))
         pairs = padded.view(torch.int32)  # moved as one: some five times as fast
         self._packed = pairs.view(-1, kernels.BLOCK, pairs.shape[1]).transpose(1, 2).contiguous()
-        self._addresses = self._packed.data_ptr(), 0 if self.bias is None else self.bias.data_ptr()
-        self._multiply = kernels.multiply()
 
     @staticmethod
     def takes(linear: nn.Linear) -> bool:
@@ -71,20 +69,23 @@ class PairedLinear(nn.Module):
         """[..., in_features] -> [..., out_features], both bfloat16.
 
         Raises:
-            TypeError: Inputs of another dtype.
+            TypeError: Inputs of another dtype, or not on the CPU.
             ValueError: Inputs of another width.
         """
-        if inputs.dtype != torch.bfloat16:
-            raise TypeError(f"the layer is in bfloat16, its inputs are {inputs.dtype}; convert them")
+        if inputs.dtype != torch.bfloat16 or not inputs.is_cpu:
+            raise TypeError(
+                f"the layer is in bfloat16 on the CPU, its inputs are {inputs.dtype} on {inputs.device}"
+            )
         if inputs.shape[-1] != self.in_features:
             raise ValueError(f"the layer takes rows of {self.in_features}, and was given {inputs.shape[-1]}")
         rows = inputs.contiguous()
         out = torch.empty(*rows.shape[:-1], self.out_features, dtype=torch.bfloat16)
+        bias = 0 if self._bias is None else self._bias.data_ptr()
         call = _Call(
             0, torch.get_num_threads(), rows.numel() // self.in_features, self.out_features, self.in_features,
-            rows.data_ptr(), *self._addresses, out.data_ptr(),
+            rows.data_ptr(), self._packed.data_ptr(), bias, out.data_ptr(),
         )  # fmt: skip
-        run_parallel(self._multiply, ctypes.addressof(call))
+        run_parallel(kernels.multiply(), ctypes.addressof(call))
         return out
 
 

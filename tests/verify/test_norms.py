@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 import torch
 from helpers.families import TREE_FAMILIES, tiny_model
@@ -82,6 +85,18 @@ def test_states_of_another_dtype_or_size_are_refused():
         model["norm"](torch.randn(2, 96))
     with pytest.raises(ValueError, match="96"):
         model["norm"](rows(2, 48))
+    with pytest.raises(TypeError, match="meta"):
+        model["norm"](torch.empty(2, 96, dtype=torch.bfloat16, device="meta"))
+
+
+@torch.inference_mode()
+def test_a_copy_of_a_norm_outlives_it():
+    model = made(LlamaRMSNorm)
+    fuse_norms(model)
+    want = model["norm"](rows(3))
+    copied = pickle.loads(pickle.dumps(copy.deepcopy(model)))
+    model["norm"]._factors.zero_()
+    assert torch.equal(copied["norm"](rows(3)), want)
 
 
 @pytest.mark.parametrize("family", TREE_FAMILIES)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import copy
+import pickle
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -99,6 +101,20 @@ def test_our_kernel_refuses_another_dtype_and_another_width():
         layer(torch.randn(3, 64))
     with pytest.raises(ValueError, match="64"):
         layer(torch.randn(3, 32).bfloat16())
+    with pytest.raises(TypeError, match="meta"):
+        layer(torch.empty(3, 64, dtype=torch.bfloat16, device="meta"))
+
+
+@paired
+@torch.inference_mode()
+def test_a_copy_of_a_layer_outlives_it():
+    layer = PairedLinear(half_linear(64, 70, bias=True))
+    inputs = torch.randn(3, 64).bfloat16()
+    want = layer(inputs)
+    copied = pickle.loads(pickle.dumps(copy.deepcopy(layer)))
+    layer._packed.zero_()
+    layer._bias.zero_()
+    assert torch.equal(copied(inputs), want)
 
 
 @paired
