@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numba
 import numpy as np
 from llvmlite import ir
@@ -11,7 +13,7 @@ from numba.extending import intrinsic
 
 from groundspeed.jit import kernel
 
-__all__ = ["prefetch", "view"]
+__all__ = ["build_prefetch", "prefetch", "view"]
 
 
 @intrinsic
@@ -30,15 +32,26 @@ def view(address, size, like):
     return numba.carray(_pointer(address, like), (size,))
 
 
+def build_prefetch(builder: Any, address: Any, nearness: int) -> None:
+    """Build what begins to load the line of the cache at an address, any being harmless.
+
+    Args:
+        builder: Of LLVM's code.
+        address: int64.
+        nearness: 3 to load it into the first cache, 2 into the second.
+    """
+    pointer = builder.inttoptr(address, ir.IntType(8).as_pointer())
+    flag = ir.IntType(32)
+    function = builder.module.declare_intrinsic(
+        "llvm.prefetch", [pointer.type], ir.FunctionType(ir.VoidType(), [pointer.type, flag, flag, flag])
+    )
+    builder.call(function, [pointer, flag(0), flag(nearness), flag(1)])  # to read, data
+
+
 @intrinsic
 def _prefetch(typing_context, address):  # pragma: no cover - runs in the compiler
     def generate(context, builder, signature, arguments):
-        pointer = builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())
-        flag = ir.IntType(32)
-        function = builder.module.declare_intrinsic(
-            "llvm.prefetch", [pointer.type], ir.FunctionType(ir.VoidType(), [pointer.type, flag, flag, flag])
-        )
-        builder.call(function, [pointer, flag(0), flag(3), flag(1)])  # to read, keep, data
+        build_prefetch(builder, arguments[0], 3)
         return context.get_dummy_value()
 
     return types.void(address), generate

@@ -79,9 +79,6 @@ SEGMENT, GROUP, CHUNK_NUMBER = 0, 1, 2
 TASK_COLUMNS = 3
 
 
-_SIGNATURE = numba.void(numba.types.CPointer(numba.int64))
-
-
 @kernel
 def partial_floats(value_size):
     """Floats of a partial result: the maximum, the sum, and the weighted values, padded to whole tiles."""
@@ -110,7 +107,7 @@ def attend(bits: int, *, pairs: bool = HAS_PAIRS) -> int:
         run_tasks(numba.carray(pointer, (CALL_COLUMNS,)), np.empty(0, np.uint16), np.empty(0, np.uint32))
 
     half = attend_pairs if pairs else attend_half
-    return c_kernel(_SIGNATURE, attend_single if bits == 32 else half)
+    return c_kernel(attend_single if bits == 32 else half)
 
 
 @cache
@@ -130,7 +127,7 @@ def combine(bits: int) -> int:
     def join_half(pointer):  # pragma: no cover - runs as machine code
         join_rows(numba.carray(pointer, (CALL_COLUMNS,)), np.empty(0, np.uint16))
 
-    return c_kernel(_SIGNATURE, join_single if bits == 32 else join_half)
+    return c_kernel(join_single if bits == 32 else join_half)
 
 
 @kernel

@@ -14,20 +14,19 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-import llvmlite.binding as llvm
 import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from groundspeed.datastores.views import view
+from groundspeed.datastores.views import build_prefetch, view
 from groundspeed.jit import c_kernel, kernel
-from groundspeed.verify.vectors import HAS_PAIRS, fetch_add, fetch_line, narrow, widen
+from groundspeed.verify.vectors import HAS_PAIRS, HAS_TILES, LINE, fetch_add, narrow, widen
 
 __all__ = ["BLOCK", "HAS_PRODUCTS", "multiply"]
 
-HAS_PRODUCTS = HAS_PAIRS and not llvm.get_host_cpu_features().get("amx-bf16")
+HAS_PRODUCTS = HAS_PAIRS and not HAS_TILES
 """Whether these products are the quicker ones; where the processor multiplies tiles (AMX), oneDNN's are."""
 
 BLOCK = 64
@@ -36,7 +35,6 @@ BLOCK = 64
 _TILE_ROWS = 6  # with as many registers of sums as a processor with AVX512 has, less those for factors
 _VECTORS = BLOCK // 16
 _STEP = BLOCK * 4  # bytes of a block's weights for two terms
-_LINE = 64  # bytes that come from memory at once
 
 # What a call is handed, int64 [CALL_COLUMNS].
 NEXT_SHARE, SHARES = 0, 1  # so far, and in how many the work is cut, one a thread
@@ -59,7 +57,7 @@ def multiply() -> int:
     def multiply_shares(pointer):  # pragma: no cover - runs as machine code
         run_shares(numba.carray(pointer, (CALL_COLUMNS,)))
 
-    return c_kernel(numba.void(numba.types.CPointer(numba.int64)), multiply_shares)
+    return c_kernel(multiply_shares)
 
 
 def _make_tile(rows: int) -> Any:
@@ -100,8 +98,8 @@ def _make_tile(rows: int) -> Any:
                 for v in sums
             ]
             line = builder.add(ahead, builder.mul(i, spacing))
-            fetch_line(builder, line)
-            fetch_line(builder, builder.add(line, second))
+            build_prefetch(builder, line, 2)
+            build_prefetch(builder, builder.add(line, second), 2)
             results = []
             for row in range(rows):
                 terms = builder.add(builder.mul(number(row), stride), builder.shl(i, number(2)))
@@ -157,7 +155,7 @@ def run_shares(call):
             inputs, weight = call[INPUTS] + first * terms * 2, call[WEIGHT] + block * steps * _STEP
             run_tile(
                 count, inputs, terms * 2, weight, steps,
-                sums.ctypes.data, ahead, _STEP // tiles, _LINE if tiles > 1 else 0,
+                sums.ctypes.data, ahead, _STEP // tiles, LINE if tiles > 1 else 0,
             )  # fmt: skip
             begin = block * BLOCK
             wanted = min(BLOCK, outputs - begin)

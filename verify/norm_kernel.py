@@ -12,7 +12,7 @@ from groundspeed.datastores.views import view
 from groundspeed.jit import c_kernel, kernel
 from groundspeed.verify.vectors import fetch_add, narrow, widen
 
-__all__ = ["CALL_COLUMNS", "normalize"]
+__all__ = ["normalize"]
 
 # What a call is handed, int64 [CALL_COLUMNS].
 NEXT_SHARE, SHARES = 0, 1  # so far, and in how many the rows are cut
@@ -36,7 +36,7 @@ def normalize() -> int:
     def normalize_shares(pointer):  # pragma: no cover - runs as machine code
         run_shares(numba.carray(pointer, (CALL_COLUMNS,)))
 
-    return c_kernel(numba.void(numba.types.CPointer(numba.int64)), normalize_shares)
+    return c_kernel(normalize_shares)
 
 
 @kernel

@@ -7,23 +7,20 @@ the weight, Gemma's adds one to the weight and rounds at the end.
 
 from __future__ import annotations
 
-import ctypes
 import inspect
-from functools import cache
 from typing import Any
 
 import torch
 from torch import nn
 
-from groundspeed.openmp import run_parallel
 from groundspeed.verify import norm_kernel as kernels
+from groundspeed.verify.kernel_calls import half_rows, run_shares
 
 __all__ = ["FusedNorm", "fuse_norms"]
 
 _SHARED = 1 << 15
 """Numbers from which on the threads share the rows."""
 
-_Call = ctypes.c_int64 * kernels.CALL_COLUMNS
 _TRIED_ROWS = 16
 _SAME = 0.99  # of the numbers; sums are taken in another order, so a few may be rounded otherwise
 
@@ -60,30 +57,14 @@ class FusedNorm(nn.Module):
             TypeError: States of another dtype, or not on the CPU.
             ValueError: Rows of another size.
         """
-        if states.dtype != torch.bfloat16 or not states.is_cpu:
-            raise TypeError(
-                f"the norm is in bfloat16 on the CPU, its inputs are {states.dtype} on {states.device}"
-            )
-        if states.shape[-1] != self._size:
-            raise ValueError(f"the norm takes rows of {self._size}, and was given {states.shape[-1]}")
-        rows = states.contiguous()
+        rows = half_rows(states, self._size)
         out = torch.empty_like(rows)
-        shares = torch.get_num_threads() if rows.numel() >= _SHARED else 1
-        call = _Call(
-            0, shares, rows.numel() // self._size, self._size, rows.data_ptr(), self._factors.data_ptr(),
+        run_shares(
+            kernels.normalize(), torch.get_num_threads() if rows.numel() >= _SHARED else 1,
+            rows.numel() // self._size, self._size, rows.data_ptr(), self._factors.data_ptr(),
             self._epsilon.data_ptr(), self._rounded, out.data_ptr(),
         )  # fmt: skip
-        if shares == 1:
-            _alone()(ctypes.addressof(call))
-        else:
-            run_parallel(kernels.normalize(), ctypes.addressof(call))
         return out
-
-
-@cache
-def _alone() -> Any:
-    """The kernel, to be called in the calling thread only."""
-    return ctypes.CFUNCTYPE(None, ctypes.c_void_p)(kernels.normalize())
 
 
 def fuse_norms(model: nn.Module) -> int:
@@ -119,9 +100,8 @@ def _fused(norm: nn.Module) -> FusedNorm | None:
     ):
         return None
     generator = torch.Generator().manual_seed(0)
-    sizes = torch.logspace(-3, 2, _TRIED_ROWS)[
-        :, None
-    ]  # from rows that the epsilon matters to, to large ones
+    # From rows that the epsilon matters to, to large ones.
+    sizes = torch.logspace(-3, 2, _TRIED_ROWS)[:, None]
     inputs = (torch.randn(_TRIED_ROWS, len(weight), generator=generator) * sizes).bfloat16()
     try:
         want = norm(inputs)

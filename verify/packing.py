@@ -2,23 +2,22 @@
 
 PyTorch's own linear layer lays the weight out again on every call, which costs more than the product itself
 when a pass carries a few tokens. In bfloat16, where the processor multiplies pairs, a kernel of our own takes
-half the time of oneDNN's for a few tokens and less for many, and gives each row the same bits whatever the
-others are (``linear_kernel``). Elsewhere the products are oneDNN's, over the packed-weight operators that
-``torch.compile`` emits when it freezes a model; where those are missing nothing is packed. Measured in
-docs/verification.md.
+two thirds of the time of oneDNN's for a few tokens, nearly as long for many, and gives a row the same bits
+whatever the others are (``linear_kernel``). Elsewhere the products are oneDNN's, over the packed-weight
+operators that ``torch.compile`` emits when it freezes a model; where those are missing nothing is packed.
+Measured in docs/verification.md.
 """
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-from groundspeed.openmp import run_parallel
 from groundspeed.verify import linear_kernel as kernels
+from groundspeed.verify.kernel_calls import half_rows, run_shares
 
 __all__ = ["PackedLinear", "PairedLinear", "pack_linears", "packed"]
 
@@ -26,7 +25,6 @@ _ROWS = 64
 """Tokens per pass that oneDNN's layout is made for: good for a draft tree and for a prompt alike."""
 
 _DTYPES = (torch.float32, torch.bfloat16)
-_Call = ctypes.c_int64 * kernels.CALL_COLUMNS
 
 
 class PackedLinear(nn.Module):
@@ -72,20 +70,13 @@ class PairedLinear(nn.Module):
             TypeError: Inputs of another dtype, or not on the CPU.
             ValueError: Inputs of another width.
         """
-        if inputs.dtype != torch.bfloat16 or not inputs.is_cpu:
-            raise TypeError(
-                f"the layer is in bfloat16 on the CPU, its inputs are {inputs.dtype} on {inputs.device}"
-            )
-        if inputs.shape[-1] != self.in_features:
-            raise ValueError(f"the layer takes rows of {self.in_features}, and was given {inputs.shape[-1]}")
-        rows = inputs.contiguous()
+        rows = half_rows(inputs, self.in_features)
         out = torch.empty(*rows.shape[:-1], self.out_features, dtype=torch.bfloat16)
-        bias = 0 if self._bias is None else self._bias.data_ptr()
-        call = _Call(
-            0, torch.get_num_threads(), rows.numel() // self.in_features, self.out_features, self.in_features,
-            rows.data_ptr(), self._packed.data_ptr(), bias, out.data_ptr(),
+        run_shares(
+            kernels.multiply(), torch.get_num_threads(),
+            rows.numel() // self.in_features, self.out_features, self.in_features, rows.data_ptr(),
+            self._packed.data_ptr(), 0 if self._bias is None else self._bias.data_ptr(), out.data_ptr(),
         )  # fmt: skip
-        run_parallel(kernels.multiply(), ctypes.addressof(call))
         return out
 
 

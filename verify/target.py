@@ -126,7 +126,7 @@ class TransformersTarget:
     def packed(
         cls, model: PreTrainedModel, *, driver: Callable[[torch.device], Driver | None] = driver_for
     ) -> Self:
-        """Take a model into service, its linear layers packed where that can be and it verifies trees."""
+        """Take a model into service, its layers packed and its norms fused where it verifies trees."""
         target = cls(model, driver=driver)
         if target.capability.supports_tree and pack_linears(model) + fuse_norms(model):
             return cls(model, driver=driver)  # tried again as it is now

@@ -17,16 +17,18 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from groundspeed.datastores.views import build_prefetch
 from groundspeed.jit import kernel
 
 __all__ = [
     "HAS_PAIRS",
+    "HAS_TILES",
+    "LINE",
     "TILE_LANES",
     "TILE_ROWS",
     "add_tile_row",
     "exp",
     "fetch_add",
-    "fetch_line",
     "fma",
     "highest",
     "narrow",
@@ -41,13 +43,17 @@ _FEATURES = llvm.get_host_cpu_features()
 HAS_PAIRS = bool(_FEATURES.get("avx512bf16"))
 """Whether the processor multiplies pairs of bfloat16."""
 
+HAS_TILES = bool(_FEATURES.get("amx-bf16"))
+"""Whether it multiplies whole tiles of them."""
+
 _LANES = 16 if _FEATURES.get("avx512f") else 8  # floats of a register
 _VECTORS = 2  # registers of a row of a tile
 TILE_LANES = _LANES * _VECTORS
-_LINE = 64  # bytes that come from memory at once
+LINE = 64
+"""Bytes that come from memory at once."""
 
-_FLOAT, _BYTE = ir.FloatType(), ir.IntType(8)
-_I16, _I32, _I64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
+
+_FLOAT, _I16, _I32, _I64 = ir.FloatType(), ir.IntType(16), ir.IntType(32), ir.IntType(64)
 _VECTOR = ir.VectorType(_FLOAT, _LANES)
 
 
@@ -180,15 +186,6 @@ def _multiply_add(builder: Any, entry: Any) -> Any:
     return lambda a, b, c: builder.call(product, [a, b, c])
 
 
-def fetch_line(builder: Any, address: Any) -> None:
-    """Build what begins to load the 64 bytes at an address into the second cache; any is harmless."""
-    pointer = builder.inttoptr(address, _BYTE.as_pointer())
-    function = builder.module.declare_intrinsic(
-        "llvm.prefetch", [pointer.type], ir.FunctionType(ir.VoidType(), [pointer.type, _I32, _I32, _I32])
-    )
-    builder.call(function, [pointer, _I32(0), _I32(2), _I32(1)])
-
-
 def _make_tile(rows: int, *, adds: bool) -> Any:
     """An intrinsic that makes a product of ``rows`` rows, or adds it, with sums in registers."""
 
@@ -228,9 +225,9 @@ def _make_tile(rows: int, *, adds: bool) -> Any:
                 builder.load(pointer(b, builder.add(row_of_b, _I64(v * _LANES)), _VECTOR), align=4)
                 for v in range(_VECTORS)
             ]
-            for line in range(0 if adds else 4 * TILE_LANES // _LINE):
-                offset = builder.add(builder.mul(i, _I64(4 * TILE_LANES)), _I64(line * _LINE))
-                fetch_line(builder, builder.add(ahead, offset))
+            for line in range(0 if adds else 4 * TILE_LANES // LINE):
+                offset = builder.add(builder.mul(i, _I64(4 * TILE_LANES)), _I64(line * LINE))
+                build_prefetch(builder, builder.add(ahead, offset), 2)
             results = []
             for row in range(rows):
                 at = builder.add(builder.mul(_I64(row), a_stride), i)

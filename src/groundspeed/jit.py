@@ -9,6 +9,8 @@ import numba
 
 __all__ = ["c_kernel", "inlined", "kernel"]
 
+_OF_A_POINTER = numba.void(numba.types.CPointer(numba.int64))
+
 
 def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile in nopython mode at the first call, without the GIL, and keep the machine code on disk."""
@@ -18,17 +20,16 @@ def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
         return _compile(function, cache=False)
 
 
-def c_kernel(signature: Any, function: Callable[..., Any]) -> int:
+def c_kernel(function: Callable[..., Any]) -> int:
     """Compile a function that C code can call, now; its address.
 
     Args:
-        signature: Numba's, of C types.
-        function: Must not raise.
+        function: Of one pointer, to int64; must not raise.
     """
     try:
-        compiled = numba.cfunc(signature, nopython=True, cache=True)(function)
+        compiled = numba.cfunc(_OF_A_POINTER, nopython=True, cache=True)(function)
     except RuntimeError:
-        compiled = numba.cfunc(signature, nopython=True)(function)
+        compiled = numba.cfunc(_OF_A_POINTER, nopython=True)(function)
     _kept.append(compiled)
     address: int = compiled.address
     return address

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["release_threads", "run_parallel"]
+__all__ = ["release_threads", "run_alone", "run_parallel"]
 
 _HARD = 2  # omp_pause_hard: threads end; the next parallel region starts them again, for some 100 us
 
@@ -35,9 +35,19 @@ def run_parallel(address: int, data: int) -> None:
     """
     runtime = _runtime()
     if runtime is None:
-        ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)(data)
+        run_alone(address, data)
     else:
         runtime.GOMP_parallel(address, data, torch.get_num_threads(), 0)
+
+
+def run_alone(address: int, data: int) -> None:
+    """Run such a function in the calling thread only.
+
+    Args:
+        address: Of the function, as of ``run_parallel``.
+        data: Address of what it is handed.
+    """
+    _function(address)(data)
 
 
 def release_threads() -> None:
@@ -45,6 +55,11 @@ def release_threads() -> None:
     runtime = _runtime()
     if runtime is not None:
         runtime.omp_pause_resource_all(_HARD)
+
+
+@cache
+def _function(address: int) -> Any:
+    return ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)
 
 
 @cache
