@@ -58,7 +58,7 @@ def candidates(table, like, context, size, depth, spread, seed, token_ids, paren
     waiting = np.empty((budget + n, NODE_COLUMNS), np.int64)
     # Nodes of the same mass queue, so that none starves. Masses rise: the last queue has the next node.
     queue_masses = np.empty(n, np.float64)
-    queues = np.empty((n, 2), np.int64)  # first and last node
+    queues = np.empty((n, 3), np.int64)  # first and last node, and how many
     met, queued = expand(
         table, like, matches, weights, tokens, waiting, queue_masses, queues, 0, n, 0, -1, 0, 0
     )
@@ -69,16 +69,18 @@ def candidates(table, like, context, size, depth, spread, seed, token_ids, paren
         token_ids[nodes] = waiting[best, NODE]
         parents[nodes] = waiting[best, PARENT]
         masses[nodes] = queue_masses[top] / _WHOLE
-        if best == queues[top, 1]:
-            queued = top
-        else:
-            queues[top, 0] = waiting[best, NEXT]
-        begin, end, depth = waiting[best, BEGIN], waiting[best, END], waiting[best, DEPTH]
-        met, queued = expand(
-            table, like, matches, weights, tokens, waiting, queue_masses, queues,
-            begin, end, depth, nodes, met, queued,
-        )  # fmt: skip
         nodes += 1
+        queues[top, 0] = waiting[best, NEXT]
+        queues[top, 2] -= 1
+        before = queues[top, 2]
+        if before == 0:
+            queued = top
+        if before < budget - nodes:  # else those before its children fill the tree
+            begin, end, depth = waiting[best, BEGIN], waiting[best, END], waiting[best, DEPTH]
+            met, queued = expand(
+                table, like, matches, weights, tokens, waiting, queue_masses, queues,
+                begin, end, depth, nodes - 1, met, queued,
+            )  # fmt: skip
     return nodes
 
 
@@ -147,12 +149,15 @@ def enqueue(waiting, masses, queues, queued, entry, mass):
     if at > 0 and masses[at - 1] == mass:
         waiting[queues[at - 1, 1], NEXT] = entry
         queues[at - 1, 1] = entry
+        queues[at - 1, 2] += 1
         return queued
     for i in range(queued, at, -1):
         masses[i] = masses[i - 1]
         queues[i, 0] = queues[i - 1, 0]
         queues[i, 1] = queues[i - 1, 1]
+        queues[i, 2] = queues[i - 1, 2]
     masses[at] = mass
     queues[at, 0] = entry
     queues[at, 1] = entry
+    queues[at, 2] = 1
     return queued + 1

@@ -30,7 +30,7 @@ STRIDE = 32
 SPAN = 64
 """Keys between two that stand in its second part too, which is small enough to stay in the cache."""
 
-_PROBES = 32  # rows whose texts are fetched at once to search among them
+_PROBES = 16  # rows whose texts are fetched at once to search among them
 _LINE = 64  # bytes of a line of the cache
 _NEAR = 16  # rows whose texts are fetched at once to find the end of the matches among them
 _STEPS = 6  # of doubling length from a match, whose ends are fetched before they are looked at

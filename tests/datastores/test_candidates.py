@@ -64,3 +64,13 @@ def test_matches_of_one_piece_make_shorter_ones_of_others_needless() -> None:
     pieces = [("corpus", Piece(Part.of(part, dtype, "memory"))) for part in additions]
     got = nodes_of(Snapshot(pieces, dtype), [1, 2, 3], 30)
     assert {path for path, _ in got} == {(token,) for token in (*range(50, 54), 82)}
+
+
+def test_a_smaller_draft_is_the_beginning_of_a_larger_one() -> None:
+    rng = np.random.default_rng(5)
+    for alphabet in (5, 6, 40):
+        documents = [[1, 2, *rng.integers(3, alphabet, rng.integers(1, 20)).tolist()] for _ in range(30)]
+        largest = draft(documents, [1, 2], 200)
+        assert len(largest) > 60
+        for budget in range(1, 61):
+            assert draft(documents, [1, 2], budget) == largest[:budget]
