@@ -32,8 +32,8 @@ from groundspeed.verify.vectors import (
     exp,
     fetch_add,
     fma,
-    highest,
     narrow,
+    scale,
     tile,
     total,
 )
@@ -140,12 +140,11 @@ def run_tasks(call, like, entry):
         entry: Array of what is multiplied, see ``entries``.
     """
     far = np.int64(1) << 40
-    tasks = view(call[TASK_TABLE], call[TASKS] * TASK_COLUMNS, np.empty(0, np.int64))
+    tasks = view(call[TASK_TABLE], call[TASKS] * TASK_COLUMNS, np.int64)
     query, key, value = view(call[QUERY], far, like), view(call[KEY], far, like), view(call[VALUE], far, like)
-    positions = view(call[POSITIONS], far, np.empty(0, np.int32))
-    paths = view(call[PATHS], far, np.empty(0, np.int32))
-    partials = view(call[PARTIALS], far, np.empty(0, np.float32))
-    settings = view(call[SETTINGS], 2, np.empty(0, np.float32))
+    positions = view(call[POSITIONS], far, np.int32)
+    paths = view(call[PATHS], far, np.int32)
+    settings = view(call[SETTINGS], 2, np.float32)
     scaling, cap = settings[0], settings[1]
     window, stride = call[WINDOW], call[PATH_STRIDE]
     key_size, value_size = call[KEY_SIZE], call[VALUE_SIZE]
@@ -155,6 +154,7 @@ def run_tasks(call, like, entry):
     each = per_entry(entry)
     deep = (key_size + each - 1) // each  # entries of a query
     queries = np.empty((shared * LONGEST_STEP + TILE_ROWS, deep), entry.dtype)
+    seen = np.empty(shared * LONGEST_STEP, np.int64)  # by query, just past the last position that it sees
     gathered = np.empty(CHUNK, np.float32)
     keys = np.empty(_SLOTS * deep, entry.dtype)
     values = np.zeros(_SLOTS // each * wide, entry.dtype)
@@ -163,6 +163,10 @@ def run_tasks(call, like, entry):
     scores = np.empty((TILE_ROWS, _SLOTS), np.float32)
     weights = np.empty(CHUNK, np.float32)
     sums = np.empty((TILE_ROWS, wide), np.float32)
+    # Addresses are taken once: every use of an array as such counts a reference.
+    at_queries, at_keys, at_values = address(queries), address(keys), address(values)
+    at_scores, at_packed, at_sums = address(scores), address(packed), address(sums)
+    at_gathered, at_weights, at_own = address(gathered), address(weights), address(own)
     following = fetch_add(call.ctypes.data) * TASK_COLUMNS
     while following < len(tasks):
         task, following = following, fetch_add(call.ctypes.data) * TASK_COLUMNS
@@ -197,13 +201,18 @@ def run_tasks(call, like, entry):
         count = shared * rows
         for i in range(count):
             at = (group * shared + i // rows) * call[QUERY_HEAD] + (first + i % rows) * call[QUERY_ROW]
-            pack(query[at : at + key_size], queries[i])
+            pack(query[at : at + key_size], at_queries + 4 * i * deep, entry)
+            seen[i] = positions[first + i % rows] + 1
+        between = segment[CHUNKS] * floats  # from the partial results of a query to those of the next
+        results = call[PARTIALS] + 4 * (
+            segment[FIRST_PARTIAL] + group * shared * rows * between + chunk * floats
+        )
         for i in range(0, count, TILE_ROWS):
             for lane in range(0, slots, TILE_LANES):
                 block = lane // CHUNK * CHUNK * deep + lane % CHUNK
                 tile(
-                    queries[i:].ctypes.data, deep, keys.ctypes.data + 4 * block, CHUNK,
-                    deep, scores.ctypes.data + 4 * lane, _SLOTS, next_keys + 4 * deep * lane, entry,
+                    at_queries + 4 * i * deep, deep, at_keys + 4 * block, CHUNK,
+                    deep, at_scores + 4 * lane, _SLOTS, next_keys + 4 * deep * lane, entry,
                 )  # fmt: skip
             # By position a path may run on from the last chunk's slots into the next chunk.
             for part in range(2 if last else 1):
@@ -212,48 +221,58 @@ def run_tasks(call, like, entry):
                 known = min(slots - part * CHUNK, CHUNK) if causal else max(stored - part * CHUNK, 0)
                 known = max(known + each - 1, 0) // each if causal else known // each
                 for r in range(min(TILE_ROWS, count - i)):
-                    row = first + (i + r) % rows
-                    end = min(begin + CHUNK, positions[row] + 1)
+                    end = min(begin + CHUNK, seen[i + r])
                     if end <= begin:
                         continue
-                    if causal:
-                        ordered = scores[r, part * CHUNK : (part + 1) * CHUNK]
-                    else:
-                        ordered = gathered
-                        copy(scores[r, :CHUNK], ordered)
+                    ordered = at_scores + 4 * (r * _SLOTS + part * CHUNK)
+                    if not causal:
+                        ordered = at_gathered
+                        path = (first + (i + r) % rows) * stride
+                        copy(at_scores + 4 * r * _SLOTS, ordered, CHUNK)
                         for j in range(max(begin, prefix), end):
-                            ordered[j - begin] = scores[r, slot_of(paths, row * stride, j, prefix) - start]
-                    hidden = max(0, positions[row] + 1 - window) if window > 0 else 0
-                    out = place_of(segment, group * shared + (i + r) // rows, row, chunk + part, floats)
+                            gathered[j - begin] = scores[r, slot_of(paths, path, j, prefix) - start]
+                    hidden = max(0, seen[i + r] - window) if window > 0 else 0
                     weigh(
-                        ordered, scaling, cap, hidden - begin, end - begin, weights, entry,
-                        partials[out : out + 2],
+                        ordered, scaling, cap, hidden - begin, end - begin, at_weights, entry,
+                        results + 4 * ((i + r) * between + part * floats),
                     )  # fmt: skip
-                    pack(weights, packed[r])
+                    pack(view(at_weights, CHUNK, np.float32), at_packed + 4 * r * (CHUNK // each), entry)
                 for lane in range(0, wide, TILE_LANES):
                     tile(
-                        packed.ctypes.data, CHUNK // each,
-                        values[part * CHUNK // each * wide + lane :].ctypes.data, wide,
-                        known, sums.ctypes.data + 4 * lane, wide, next_values + 4 * known * lane, entry,
+                        at_packed, CHUNK // each,
+                        at_values + 4 * (part * CHUNK // each * wide + lane), wide,
+                        known, at_sums + 4 * lane, wide, next_values + 4 * known * lane, entry,
                     )  # fmt: skip
                 for r in range(min(TILE_ROWS, count - i)):
-                    row = first + (i + r) % rows
-                    end = min(begin + CHUNK, positions[row] + 1)
+                    end = min(begin + CHUNK, seen[i + r])
                     if end <= begin:
                         continue
-                    n = 0
-                    for j in range(begin + known * each, end, each):
-                        one = slot_of(paths, row * stride, j, prefix) - start
-                        other = slot_of(paths, row * stride, j + 1, prefix) - start if j + 1 < end else -1
-                        pick(values, one, other, own[n])
-                        n += 1
-                    for lane in range(0, wide, TILE_LANES):
-                        add_tile_row(
-                            packed[r, known:].ctypes.data, 0, own.ctypes.data + 4 * lane,
-                            wide, n, sums[r].ctypes.data + 4 * lane, 0, 0, entry,
-                        )  # fmt: skip
-                    out = place_of(segment, group * shared + (i + r) // rows, row, chunk + part, floats)
-                    copy(sums[r], partials[out + 2 : out + floats])
+                    if begin + known * each < end:
+                        path = (first + (i + r) % rows) * stride
+                        n = 0
+                        for j in range(begin + known * each, end, each):
+                            one = slot_of(paths, path, j, prefix) - start
+                            other = slot_of(paths, path, j + 1, prefix) - start if j + 1 < end else -1
+                            pick(values, one, other, own[n])
+                            n += 1
+                        for lane in range(0, wide, TILE_LANES):
+                            add_tile_row(
+                                at_packed + 4 * (r * (CHUNK // each) + known), 0, at_own + 4 * lane,
+                                wide, n, at_sums + 4 * (r * wide + lane), 0, 0, entry,
+                            )  # fmt: skip
+                    copy(at_sums + 4 * r * wide, results + 4 * ((i + r) * between + part * floats + 2), wide)
+    hold(queries, packed, weights, sums)
+
+
+@kernel
+def hold(queries, packed, weights, sums):
+    """Use arrays once more: one is freed after its last use, whether or not its address is still in use."""
+
+
+@kernel
+def address(array):
+    """Where an array begins, as a number that offsets can be added to."""
+    return np.int64(array.ctypes.data)
 
 
 @kernel
@@ -267,7 +286,7 @@ def stored_at(call, tasks, task, like):
 @kernel
 def segment_of(call, number):
     """int64 [SEGMENT_COLUMNS] of a text."""
-    return view(call[SEGMENT_TABLE] + 8 * SEGMENT_COLUMNS * number, SEGMENT_COLUMNS, np.empty(0, np.int64))
+    return view(call[SEGMENT_TABLE] + 8 * SEGMENT_COLUMNS * number, SEGMENT_COLUMNS, np.int64)
 
 
 @kernel
@@ -284,10 +303,11 @@ def place_of(segment, head, row, chunk, floats):
 
 
 @kernel
-def copy(source, target):
-    """Copy entries; numba's own assignment of slices goes one by one."""
-    for i in range(len(target)):
-        target[i] = source[i]
+def copy(source, target, size):
+    """Copy floats from one address to another."""
+    given, copied = view(source, size, np.float32), view(target, size, np.float32)
+    for i in range(size):
+        copied[i] = given[i]
 
 
 @kernel
@@ -298,10 +318,10 @@ def add_row(sums, weight, row):
 
 
 @kernel
-def soft_cap(scores, cap):
-    """``cap * tanh(scores / cap)``, in place."""
+def soft_cap(scores, scaling, cap):
+    """``cap * tanh(scaling * scores / cap)``, in place."""
     for i in range(len(scores)):
-        x = scores[i] / cap
+        x = scaling * scores[i] / cap
         e = exp(np.float32(-2) * abs(x))
         y = cap * (np.float32(1) - e) / (np.float32(1) + e)
         scores[i] = y if x > 0 else -y
@@ -309,43 +329,47 @@ def soft_cap(scores, cap):
 
 @kernel
 def weigh(scores, scaling, cap, begin, end, weights, entry, out):
-    """The unnormalised softmax of ``scores[begin:end]``.
+    """The unnormalised softmax of a row's scores from ``begin`` to ``end``.
 
     Args:
-        scores: float32 [CHUNK], overwritten.
+        scores: Address of float32 [CHUNK], overwritten.
         scaling: Of the scores.
         cap: What they are then bent to stay below, 0 leaves them.
         begin: First position seen, negative for 0; where it is not below ``end`` none is seen.
         end: Just past the last one.
-        weights: float32 [CHUNK], filled, 0 for what is not seen.
+        weights: Address of float32 [CHUNK], filled, 0 for what is not seen.
         entry: Array of what the weights will be multiplied as.
-        out: float32 [2], filled with the maximum and the sum of the weights.
+        out: Address of float32 [2], filled with the maximum and the sum of the weights.
     """
-    begin = min(max(begin, 0), CHUNK)
-    end = max(begin, end)
-    for j in range(CHUNK):
-        scores[j] *= scaling
+    scored, weighed, result = (
+        view(scores, CHUNK, np.float32),
+        view(weights, CHUNK, np.float32),
+        view(out, 2, np.float32),
+    )
     if cap > 0:
-        soft_cap(scores[:CHUNK], cap)
-    scores[:begin] = np.float32(-np.inf)
-    scores[end:] = np.float32(-np.inf)
-    best = highest(scores[:CHUNK])
+        soft_cap(scored, scaling, cap)
+        scaling = np.float32(1)
+    if begin > 0 or end < CHUNK:
+        for j in range(CHUNK):
+            scored[j] = scored[j] if begin <= j < end else np.float32(-np.inf)
+    best = scale(scored, scaling)
     for j in range(CHUNK):
-        weights[j] = settle(exp(scores[j] - best), entry)
-    weights[:begin] = np.float32(0)
-    weights[end:] = np.float32(0)
-    out[0] = best
-    out[1] = total(weights[:CHUNK])
+        weighed[j] = settle(exp(scored[j] - best), entry)
+    if begin > 0 or end < CHUNK:
+        for j in range(CHUNK):
+            weighed[j] = weighed[j] if begin <= j < end else np.float32(0)
+    result[0] = best
+    result[1] = total(weighed)
 
 
 @kernel
 def join_rows(call, like):
     """Join the partial results of rows and write them, until none is left, see ``combine``."""
     far = np.int64(1) << 40
-    positions = view(call[POSITIONS], far, np.empty(0, np.int32))
-    partials = view(call[PARTIALS], far, np.empty(0, np.float32))
-    segments = view(call[ROW_SEGMENTS], call[PASS_ROWS], np.empty(0, np.int64))
-    sinks, out = view(call[SINKS], far, np.empty(0, np.float32)), view(call[OUT], far, like)
+    positions = view(call[POSITIONS], far, np.int32)
+    partials = view(call[PARTIALS], far, np.float32)
+    segments = view(call[ROW_SEGMENTS], call[PASS_ROWS], np.int64)
+    sinks, out = view(call[SINKS], far, np.float32), view(call[OUT], far, like)
     heads, value_size, window = call[HEADS], call[VALUE_SIZE], call[WINDOW]
     floats = partial_floats(value_size)
     sums = np.empty(value_size, np.float32)

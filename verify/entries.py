@@ -15,12 +15,11 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
+from groundspeed.datastores.views import view
 from groundspeed.jit import kernel
 from groundspeed.verify.vectors import narrow, widen
 
 __all__ = ["join", "pack", "per_entry", "pick", "settle"]
-
-_LIKE_HALF = np.empty(0, np.uint16)
 
 
 def per_entry(entries: Any) -> Any:
@@ -38,8 +37,8 @@ def join(rows: Any, width: Any, stride: Any, entries: Any) -> Any:
     """
 
 
-def pack(terms: Any, entries: Any) -> Any:
-    """Fill entries with terms that follow one another, float32 or bfloat16."""
+def pack(terms: Any, address: Any, entry: Any) -> Any:
+    """Write terms, float32 or bfloat16, that follow one another to an address, as entries of ``entry``."""
 
 
 def pick(values: Any, one: Any, other: Any, entries: Any) -> Any:
@@ -102,20 +101,21 @@ def _half(term, like):
 
 
 @_overload(pack)
-def _pack(terms, entries):
-    def pairs(terms, entries):
-        like = np.empty(0, np.uint16)
-        for i in range(len(terms) // 2):
-            first, second = _half(terms[2 * i], like), _half(terms[2 * i + 1], like)
-            entries[i] = np.uint32(first) | np.uint32(second) << np.uint32(16)
-        if len(terms) % 2:
-            entries[len(terms) // 2] = np.uint32(_half(terms[len(terms) - 1], like))
-
-    def floats(terms, entries):
+def _pack(terms, address, entry):
+    def pairs(terms, address, entry):
+        # The first of a pair is the lower half, which comes first in memory.
+        halves = view(address, len(terms) + len(terms) % 2, np.uint16)
         for i in range(len(terms)):
-            entries[i] = widen(terms[i])
+            halves[i] = _half(terms[i], np.uint16)
+        if len(terms) % 2:
+            halves[len(terms)] = np.uint16(0)
 
-    return pairs if _in_pairs(entries) else floats
+    def floats(terms, address, entry):
+        widened = view(address, len(terms), np.float32)
+        for i in range(len(terms)):
+            widened[i] = widen(terms[i])
+
+    return pairs if _in_pairs(entry) else floats
 
 
 @_overload(pick)
@@ -139,5 +139,5 @@ def _pick(values, one, other, entries):
 @_overload(settle, inline="always")
 def _settle(term, entries):
     if _in_pairs(entries):
-        return lambda term, entries: widen(narrow(term, _LIKE_HALF))
+        return lambda term, entries: widen(narrow(term, np.uint16))
     return lambda term, entries: term

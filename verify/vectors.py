@@ -30,8 +30,8 @@ __all__ = [
     "exp",
     "fetch_add",
     "fma",
-    "highest",
     "narrow",
+    "scale",
     "tile",
     "total",
     "widen",
@@ -136,10 +136,11 @@ def _rank(typing_context, value):  # pragma: no cover - runs in the compiler
 
 
 @kernel
-def highest(values):
-    """The largest of float32 values, at least one; as whole numbers, whose maximum becomes vectors."""
-    best = _rank(values[0])
+def scale(values, factor):
+    """Multiply float32 values, at least one, in place; the largest, found as whole numbers: as vectors."""
+    best = _rank(values[0] * factor)
     for i in range(len(values)):  # numba's own iteration does not become vectors
+        values[i] *= factor
         best = max(best, _rank(values[i]))
     return _rank(best)
 
