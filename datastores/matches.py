@@ -56,12 +56,11 @@ def gather(table, like, context, size, depth, spread, enough, reach, seed, out, 
     state = seed
     for k in range(min(size, 4)):
         state = mix(state ^ np.uint64(context[k]))
-    like_rows, like_keys, like_gaps = np.empty(0, np.uint32), np.empty(0, np.uint64), np.empty(0, np.int64)
     for piece in range(len(table)):
         text = view(table[piece, TEXT], table[piece, SIZE], like)
-        rows = view(table[piece, ROWS], table[piece, SIZE], like_rows)
-        keys = view(table[piece, KEYS], table[piece, KEY_COUNT], like_keys)
-        gaps = view(table[piece, GAPS], 2 * table[piece, GAP_COUNT], like_gaps)
+        rows = view(table[piece, ROWS], table[piece, SIZE], np.uint32)
+        keys = view(table[piece, KEYS], table[piece, KEY_COUNT], np.uint64)
+        gaps = view(table[piece, GAPS], 2 * table[piece, GAP_COUNT], np.int64)
         if size == 0:
             break
         first = find(text, rows, keys, context, size)

@@ -204,7 +204,7 @@ def merge_rows(table, like, gaps, gap_offsets, bases, cursors, out):
 def advance(table, like, gaps, gap_offsets, bases, cursors, heads, moved, keys, i):
     """Make row ``cursors[i]`` of piece ``i`` its head, passing over rows of what is dropped."""
     text = view(table[i, TEXT], table[i, SIZE], like)
-    rows = view(table[i, ROWS], table[i, SIZE], np.empty(0, np.uint32))
+    rows = view(table[i, ROWS], table[i, SIZE], np.uint32)
     heads[i] = -1
     while cursors[i] < len(rows):
         position = np.int64(rows[cursors[i]])
@@ -268,14 +268,13 @@ def merge_orders(table, numbers, out):
         numbers: int64 [all documents], what each is numbered in the merged text, -1 for one that is dropped.
         out: uint32 [documents that stay], filled.
     """
-    unsigned = np.empty(0, np.uint32)
     cursors = np.zeros(len(table), np.int64)
     firsts = np.cumsum(table[:, 3]) - table[:, 3]
     heads = np.empty(len(table), np.int64)
     for n in range(len(out)):
         best = -1
         for i in range(len(table)):
-            order = view(table[i, 0], table[i, 3], unsigned)
+            order = view(table[i, 0], table[i, 3], np.uint32)
             while cursors[i] < len(order) and numbers[firsts[i] + order[cursors[i]]] < 0:
                 cursors[i] += 1
             if cursors[i] < len(order):
@@ -301,7 +300,7 @@ def id_before(table, i, number, j, other):
 @kernel
 def record_of(table, i, number):
     """The record of a document, from its id on."""
-    offsets = view(table[i, 1], table[i, 3] + 1, np.empty(0, np.int64))
-    data = view(table[i, 2], offsets[table[i, 3]], np.empty(0, np.uint8))
+    offsets = view(table[i, 1], table[i, 3] + 1, np.int64)
+    data = view(table[i, 2], offsets[table[i, 3]], np.uint8)
     record = data[offsets[number] : offsets[number + 1]]
     return record[1:] if record[0] == 91 else record  # "[" stands before an id with metadata

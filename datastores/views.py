@@ -28,7 +28,7 @@ def _pointer(typing_context, address, like):  # pragma: no cover - runs in the c
 
 @kernel
 def view(address, size, like):
-    """The array [size] of ``like``'s dtype at an address."""
+    """The array [size] at an address, of a dtype (``np.float32``) or of that of an array ``like``."""
     return numba.carray(_pointer(address, like), (size,))
 
 

@@ -204,9 +204,7 @@ def run_tasks(call, like, entry):
             pack(query[at : at + key_size], at_queries + 4 * i * deep, entry)
             seen[i] = positions[first + i % rows] + 1
         between = segment[CHUNKS] * floats  # from the partial results of a query to those of the next
-        results = call[PARTIALS] + 4 * (
-            segment[FIRST_PARTIAL] + group * shared * rows * between + chunk * floats
-        )
+        results = call[PARTIALS] + 4 * place_of(segment, group * shared, first, chunk, floats)
         for i in range(0, count, TILE_ROWS):
             for lane in range(0, slots, TILE_LANES):
                 block = lane // CHUNK * CHUNK * deep + lane % CHUNK

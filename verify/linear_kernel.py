@@ -133,7 +133,7 @@ def run_shares(call):
     Args:
         call: int64 [CALL_COLUMNS].
     """
-    like = np.empty(0, np.uint16)
+    like = np.uint16
     rows, outputs, terms = call[ROWS], call[OUTPUTS], call[TERMS]
     out, bias = view(call[OUT], rows * outputs, like), view(call[BIAS], outputs, like)
     sums = np.empty((_TILE_ROWS, BLOCK), np.float32)
