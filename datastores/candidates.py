@@ -52,16 +52,15 @@ def candidates(table, like, context, size, depth, spread, seed, token_ids, paren
     weights = np.empty(room, np.float64)
     n, _ = gather(table, like, context, size, depth, spread, _ENOUGH, NO_LIMIT, seed, matches, weights)
     weigh(matches, weights, n)
-
     budget = len(token_ids)
-    tokens = np.empty(n, np.int64)
+    places = np.empty(n, np.int64)  # addresses of the tokens that follow
+    n = locate(table, like, matches, budget, places, weights)
+
     waiting = np.empty((budget + n, NODE_COLUMNS), np.int64)
     # Nodes of the same mass queue, so that none starves. Masses rise: the last queue has the next node.
     queue_masses = np.empty(n, np.float64)
     queues = np.empty((n, 3), np.int64)  # first and last node, and how many
-    met, queued = expand(
-        table, like, matches, weights, tokens, waiting, queue_masses, queues, 0, n, 0, -1, 0, 0
-    )
+    met, queued = expand(like, places, weights, waiting, queue_masses, queues, 0, n, 0, -1, 0, 0)
     nodes = 0
     while nodes < budget and queued > 0:
         top = queued - 1
@@ -78,7 +77,7 @@ def candidates(table, like, context, size, depth, spread, seed, token_ids, paren
         if before < budget - nodes:  # else those before its children fill the tree
             begin, end, depth = waiting[best, BEGIN], waiting[best, END], waiting[best, DEPTH]
             met, queued = expand(
-                table, like, matches, weights, tokens, waiting, queue_masses, queues,
+                like, places, weights, waiting, queue_masses, queues,
                 begin, end, depth, nodes - 1, met, queued,
             )  # fmt: skip
     return nodes
@@ -100,43 +99,64 @@ def weigh(matches, weights, n):
 
 
 @inlined
+def locate(table, like, matches, budget, places, weights):
+    """Find the addresses of what follows matches, with their weights in front; how many can be followed.
+
+    A text ends with a separator, which nothing goes past; a damaged one is not followed to its end.
+    """
+    found = 0
+    for i in range(len(places)):
+        begin, size, position = (
+            table[matches[i, PIECE], TEXT],
+            table[matches[i, PIECE], SIZE],
+            matches[i, POSITION],
+        )
+        if position + budget < size or ends(view(begin, size, like)):
+            places[found] = begin + position * like.itemsize
+            weights[found] = weights[i]
+            found += 1
+    return found
+
+
+@inlined
+def ends(text):
+    """Whether a text ends with a separator."""
+    return text[len(text) - 1] == np.iinfo(text.dtype).max
+
+
+@inlined
 def expand(
-    table, like, matches, weights, tokens, waiting, queue_masses, queues,
+    like, places, weights, waiting, queue_masses, queues,
     low, high, deep, node, met, queued,
 ):  # fmt: skip
     """Bring those of a node's matches ``[low, high)`` together that go on with a token; each token waits."""
-    end = np.int64(np.iinfo(like.dtype).max)
-    for k in range(low, high):
-        piece = matches[k, PIECE]
-        text = view(table[piece, TEXT], table[piece, SIZE], like)
-        position = matches[k, POSITION] + deep
-        tokens[k] = np.int64(text[min(position, len(text) - 1)])
-        if deep % _AHEAD == 0:
-            prefetch(text, position + _AHEAD)
-    begin = low
-    while begin < high:
-        token = tokens[begin]
-        mass = weights[begin]
-        stop = begin + 1
-        for k in range(stop, high):
+    # Numbers that may be negative are indices from the end, which takes longer than all else here.
+    first, beyond, one = np.uint64(low), np.uint64(high), np.uint64(1)
+    ahead = deep * like.itemsize
+    if deep % _AHEAD == 0:
+        for k in range(first, beyond):
+            prefetch(view(places[k] + ahead, 1, like), _AHEAD)
+    while first < beyond:
+        token = view(places[first] + ahead, 1, like)[0]
+        mass = weights[first]
+        stop = first + one
+        for k in range(stop, beyond):
             # Each is swapped, whether it has the token or not: a branch would be mispredicted.
-            found, weight, piece, place = tokens[k], weights[k], matches[k, PIECE], matches[k, POSITION]
-            tokens[k], weights[k] = tokens[stop], weights[stop]
-            matches[k, PIECE], matches[k, POSITION] = matches[stop, PIECE], matches[stop, POSITION]
-            tokens[stop], weights[stop] = found, weight
-            matches[stop, PIECE], matches[stop, POSITION] = piece, place
-            same = found == token
+            place, weight = places[k], weights[k]
+            places[k], weights[k] = places[stop], weights[stop]
+            places[stop], weights[stop] = place, weight
+            same = view(place + ahead, 1, like)[0] == token
             mass += weight * same
-            stop += same
-        if token != end:
+            stop += np.uint64(same)
+        if token != np.iinfo(like.dtype).max:
             waiting[met, PARENT] = node
             waiting[met, NODE] = token
-            waiting[met, BEGIN] = begin
-            waiting[met, END] = stop
+            waiting[met, BEGIN] = np.int64(first)
+            waiting[met, END] = np.int64(stop)
             waiting[met, DEPTH] = deep + 1
             queued = enqueue(waiting, queue_masses, queues, queued, met, mass)
             met += 1
-        begin = stop
+        first = stop
     return met, queued
 
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -74,3 +76,17 @@ def test_a_smaller_draft_is_the_beginning_of_a_larger_one() -> None:
         assert len(largest) > 60
         for budget in range(1, 61):
             assert draft(documents, [1, 2], budget) == largest[:budget]
+
+
+def test_a_text_whose_end_is_damaged_is_not_followed_past_it() -> None:
+    dtype = np.dtype(np.uint16)
+    documents = [[1, 2, 3, *range(10, 40)], [1, 2, 3, 50]]
+    part = Part.of([Addition(str(tokens), np.array(tokens, dtype)) for tokens in documents], dtype, "memory")
+    memory = np.full(len(part.text) + 40, 77, dtype)  # what stands behind the text is nobody's
+    memory[: len(part.text)] = part.text
+    memory[len(part.text) - 1] = 60  # was a separator
+    damaged = replace(part, text=memory[: len(part.text)])
+    got = {path for path, _ in nodes_of(Snapshot([("corpus", Piece(damaged))], dtype), [1, 2, 3], 20)}
+    assert got == {tuple(range(10, end)) for end in range(11, 31)}
+    whole = {path for path, _ in nodes_of(Snapshot([("corpus", Piece(part))], dtype), [1, 2, 3], 20)}
+    assert (50,) in whole
