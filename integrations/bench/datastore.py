@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,10 @@ from numpy.typing import NDArray
 from groundspeed.datastores.candidates import candidates
 from groundspeed.datastores.tokens import TokenDatastore
 from groundspeed.datastores.writer import TokenDatastoreWriter
+from groundspeed.drafting.base import DraftTree
+from groundspeed.integrations.bench.peers.draft_retriever import tree_of_paths
+from groundspeed.integrations.bench.replay import accept
+from groundspeed.types import Source
 
 __all__ = ["PEERS", "measure_datastore", "stitch"]
 
@@ -25,6 +29,7 @@ PEERS = ("draftretriever", "infini-gram")
 
 _DOCUMENT = 500  # tokens of a document
 _CONTEXT = 16  # tokens of a context; the longest that REST asks for
+_FOLLOWING = 24  # tokens behind it that a draft is held against
 _NODES = 64  # of a draft
 _SPREAD = 32  # places looked at of one length; twice as many add a hundredth to what is accepted
 _SPAN = 12.0  # mean tokens of a copied span
@@ -82,21 +87,23 @@ def measure_datastore(
     shutil.rmtree(folder, ignore_errors=True)
     base = base.astype(np.uint32)
     text = stitch(base, tokens, seed=1)
-    asked = stitch(base, queries * 40, seed=2).astype(np.int64)
-    contexts = [asked[at : at + _CONTEXT] for at in range(0, len(asked) - _CONTEXT, 40)]
-    for row in _measure_ours(text, contexts, vocab_size, folder / "groundspeed", memory_bytes):
+    asked = stitch(base, queries * (_CONTEXT + _FOLLOWING), seed=2).astype(np.int64)
+    contexts, following = np.hsplit(asked.reshape(queries, -1), [_CONTEXT])
+    for row in _measure_ours(text, contexts, following, vocab_size, folder / "groundspeed", memory_bytes):
         yield {"system": "groundspeed", "tokens": tokens, **row}
     systems = {"draftretriever": _measure_draftretriever, "infini-gram": _measure_infini_gram}
     for name in peers:
         with contextlib.suppress(ImportError):
             (folder / name).mkdir()
-            for row in systems[name](text, contexts[: queries // 10], vocab_size, folder / name):
+            few = slice(queries // 10)
+            for row in systems[name](text, contexts[few], following[few], vocab_size, folder / name):
                 yield {"system": name, "tokens": tokens, **row}
 
 
 def _measure_ours(
     text: NDArray[Any],
-    contexts: list[NDArray[np.int64]],
+    contexts: NDArray[np.int64],
+    following: NDArray[np.int64],
     vocab_size: int,
     path: Path,
     memory_bytes: int,
@@ -107,17 +114,30 @@ def _measure_ours(
         snapshot = store.snapshot(["corpus"])
         out = (np.empty(_NODES, np.int64), np.empty(_NODES, np.int64), np.empty(_NODES))
 
-        def draft(context: NDArray[Any]) -> object:
+        def draft(context: NDArray[Any]) -> int:
             backwards = np.ascontiguousarray(context[::-1])
-            return candidates(
+            n: int = candidates(
                 snapshot.table, snapshot.like, backwards, len(backwards), 2, _SPREAD, np.uint64(0), *out
+            )
+            return n
+
+        def tree(context: NDArray[Any]) -> DraftTree:
+            n = draft(context)
+            token_ids, parents, masses = (column[:n].copy() for column in out)
+            return DraftTree(
+                token_ids.astype(np.int32),
+                parents.astype(np.int32),
+                masses.astype(np.float32),
+                np.full(n, Source.DATASTORE, np.uint16),
+                np.full(n, -1, np.int64),
             )
 
         draft(contexts[0])
         _drop_pages(path)
         yield {"what": f"context to {_NODES} nodes, cold", **_timed(draft, contexts[:200])}
         _timed(draft, contexts)
-        yield {"what": f"context to {_NODES} nodes", **_timed(draft, contexts)}
+        measured = _timed(draft, contexts)
+        yield {"what": f"context to {_NODES} nodes", **measured, **_accepted(tree, contexts, following)}
         yield {"what": "longest match and continuations", **_timed(snapshot.continuations, contexts)}
     with TokenDatastoreWriter.open(path) as writer:
         for durable in (False, True):
@@ -133,7 +153,11 @@ def _measure_ours(
 
 
 def _measure_draftretriever(
-    text: NDArray[Any], contexts: list[NDArray[np.int64]], vocab_size: int, path: Path
+    text: NDArray[Any],
+    contexts: NDArray[np.int64],
+    following: NDArray[np.int64],
+    vocab_size: int,
+    path: Path,
 ) -> Iterator[Row]:
     import draftretriever
 
@@ -149,14 +173,22 @@ def _measure_draftretriever(
     begin = time.perf_counter()
     reader = draftretriever.Reader(index)
     yield {"what": "open", "seconds": time.perf_counter() - begin}
-    lists = [context.tolist() for context in contexts]
+    lists = contexts.tolist()
     _timed(lambda context: reader.search(context, choices=_NODES), lists)
     measured = _timed(lambda context: reader.search(context, choices=_NODES), lists)
-    yield {"what": f"context to {_NODES} nodes", **measured}
+
+    def tree(context: list[int]) -> DraftTree:
+        return tree_of_paths(reader.search(context, choices=_NODES)[0], _NODES)
+
+    yield {"what": f"context to {_NODES} nodes", **measured, **_accepted(tree, lists, following)}
 
 
 def _measure_infini_gram(
-    text: NDArray[Any], contexts: list[NDArray[np.int64]], vocab_size: int, path: Path
+    text: NDArray[Any],
+    contexts: NDArray[np.int64],
+    following: NDArray[np.int64],
+    vocab_size: int,
+    path: Path,
 ) -> Iterator[Row]:
     from argparse import Namespace
 
@@ -187,7 +219,7 @@ def _measure_infini_gram(
         str(path.resolve()), eos_token_id=vocab_size - 1, vocab_size=vocab_size, token_dtype=f"u{8 * width}"
     )
     yield {"what": "open", "seconds": time.perf_counter() - begin}
-    lists = [context.tolist() for context in contexts]
+    lists = contexts.tolist()
     _timed(lambda context: engine.infgram_ntd(context, max_support=64), lists)
     measured = _timed(lambda context: engine.infgram_ntd(context, max_support=64), lists)
     yield {"what": "longest match and continuations", **measured}
@@ -197,7 +229,13 @@ def _documents(text: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any]]]:
     return ((at, text[at : at + _DOCUMENT]) for at in range(0, len(text), _DOCUMENT))
 
 
-def _timed(call: Callable[[Any], object], arguments: list[Any]) -> Row:
+def _accepted(draft: Callable[[Any], DraftTree], contexts: Iterable[Any], following: NDArray[Any]) -> Row:
+    """Mean tokens of a draft that agree with what really followed its context."""
+    pairs = zip(contexts, following, strict=True)
+    return {"accepted": float(np.mean([accept(draft(context), tokens).sum() for context, tokens in pairs]))}
+
+
+def _timed(call: Callable[[Any], object], arguments: Iterable[Any]) -> Row:
     """Microseconds of a call, each argument once."""
     seconds = []
     for argument in arguments:

@@ -166,3 +166,5 @@ def test_a_datastore_is_measured_and_takes_few_bytes_a_token(tmp_path, vocab_siz
     assert opened["resident_mb"] < 100
     assert len(asked) == 5
     assert all(0 < row["us_p50"] <= row["us_p95"] <= row["us_max"] for row in asked)
+    drafts = {row["what"]: row for row in asked}["context to 64 nodes"]
+    assert 2 < drafts["accepted"] < 24  # of texts stitched from the same spans of twelve tokens

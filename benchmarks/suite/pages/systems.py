@@ -28,6 +28,7 @@ def datastore(found: Found) -> str:
         "open, ms": lambda s: f"{s[opened]['seconds'] * 1e3:.1f}",
         "resident after opening, MB": lambda s: f"{s[opened]['resident_mb']:.0f}",
         "context to 64 draft nodes, warm, us: p50 / p95": lambda s: two(s[query]),
+        "tokens of the draft that really followed": lambda s: f"{s[query]['accepted']:.1f}",
         "the same, pages dropped, us: p50 / p95": lambda s: two(s[query + ", cold"], digits=0),
         "append 1,000 tokens until a snapshot has them, ms: p50 / p95": lambda s: two(s[append], 1e3),
         "the same, durable": lambda s: two(s[append + ", durable"], 1e3),
@@ -47,7 +48,8 @@ def datastore_peers(found: Found) -> str:
         if "seconds" in row:
             figures = [f"{row['seconds']:.1f} s", f"{row['bytes_per_token']:.2f} bytes a token"]
         else:
-            figures = [f"{row['us_p50']:,.1f} / {row['us_p95']:,.1f} us", ""]
+            right = f"{row['accepted']:.1f} tokens right" if "accepted" in row else ""
+            figures = [f"{row['us_p50']:,.1f} / {row['us_p95']:,.1f} us", right]
         rows.append([row["system"], row["what"], *figures])
     absent = "".join(f"\n\n{name} is not there: it was not installed." for name in data["absent"])
     return table(["", "call", "p50 / p95, or whole", ""], rows) + absent
