@@ -23,6 +23,7 @@ import numpy as np
 from groundspeed.datastores.views import view
 from groundspeed.jit import c_kernel, kernel
 from groundspeed.verify.cache import CHUNK
+from groundspeed.verify.claims import claim, home
 from groundspeed.verify.entries import join, pack, per_entry, pick, settle
 from groundspeed.verify.vectors import (
     HAS_PAIRS,
@@ -30,7 +31,6 @@ from groundspeed.verify.vectors import (
     TILE_ROWS,
     add_tile_row,
     exp,
-    fetch_add,
     fma,
     narrow,
     scale,
@@ -46,7 +46,7 @@ LONGEST_STEP = 64
 _SLOTS = 2 * CHUNK  # that the last task of a text looks at: the nodes may run on into another chunk
 
 # What a call is handed, int64 [CALL_COLUMNS]; strides count entries.
-NEXT_TASK = 0  # so far, and of the rows to join once all tasks are done
+CLAIMS = 0  # address of a table of ``Claims``, for the tasks, and the rows to join once all are done
 TASKS = 1  # number of tasks
 TASK_TABLE = 2  # address of int64 [TASKS, TASK_COLUMNS]
 SEGMENT_TABLE = 3  # address of int64 [s, SEGMENT_COLUMNS]
@@ -167,9 +167,10 @@ def run_tasks(call, like, entry):
     at_queries, at_keys, at_values = address(queries), address(keys), address(values)
     at_scores, at_packed, at_sums = address(scores), address(packed), address(sums)
     at_gathered, at_weights, at_own = address(gathered), address(weights), address(own)
-    following = fetch_add(call.ctypes.data) * TASK_COLUMNS
+    own_tasks = home(call[CLAIMS])
+    following = claim(call[CLAIMS], call[TASKS], own_tasks) * TASK_COLUMNS
     while following < len(tasks):
-        task, following = following, fetch_add(call.ctypes.data) * TASK_COLUMNS
+        task, following = following, claim(call[CLAIMS], call[TASKS], own_tasks) * TASK_COLUMNS
         next_keys, next_values = stored_at(call, tasks, following if following < len(tasks) else task, like)
         group, chunk = tasks[task + GROUP], tasks[task + CHUNK_NUMBER]
         segment = segment_of(call, tasks[task + SEGMENT])
@@ -371,17 +372,17 @@ def join_rows(call, like):
     heads, value_size, window = call[HEADS], call[VALUE_SIZE], call[WINDOW]
     floats = partial_floats(value_size)
     sums = np.empty(value_size, np.float32)
-    while True:
-        row = fetch_add(call.ctypes.data)
-        if row >= len(segments):
-            break
-        if segments[row] < 0:
+    own_rows = home(call[CLAIMS])
+    row = claim(call[CLAIMS], len(segments), own_rows)
+    while row < len(segments):
+        joined, row = row, claim(call[CLAIMS], len(segments), own_rows)
+        if segments[joined] < 0:
             continue
-        segment = segment_of(call, segments[row])
-        past = positions[row] // CHUNK + 1
-        begin = max(0, positions[row] + 1 - window) // CHUNK if window > 0 else 0
+        segment = segment_of(call, segments[joined])
+        past = positions[joined] // CHUNK + 1
+        begin = max(0, positions[joined] + 1 - window) // CHUNK if window > 0 else 0
         for head in range(heads):
-            base = place_of(segment, head, row, 0, floats)
+            base = place_of(segment, head, joined, 0, floats)
             best = sinks[head] if call[SINKS] else np.float32(-np.inf)
             for chunk in range(begin, past):
                 best = max(best, partials[base + chunk * floats])
@@ -392,6 +393,6 @@ def join_rows(call, like):
                 weight = exp(partials[at] - best)
                 mass = fma(weight, partials[at + 1], mass)
                 add_row(sums, weight, partials[at + 2 : at + 2 + value_size])
-            target = out[(row * heads + head) * value_size : (row * heads + head + 1) * value_size]
+            target = out[(joined * heads + head) * value_size : (row * heads + head + 1) * value_size]
             for d in range(value_size):
                 target[d] = narrow(sums[d] / mass, like)

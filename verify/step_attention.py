@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from groundspeed.openmp import run_parallel
 from groundspeed.verify import attention_kernel as kernels
 from groundspeed.verify.cache import CHUNK
+from groundspeed.verify.claims import Claims
 
 if TYPE_CHECKING:
     from groundspeed.verify.attention import Stretch
@@ -77,6 +78,8 @@ class StepAttention:
         self._settings = np.zeros(2, np.float32)
         self._call = np.zeros(kernels.CALL_COLUMNS, np.int64)
         self._call_address = self._call.ctypes.data
+        self._claims = Claims(torch.get_num_threads())
+        self._call[kernels.CLAIMS] = self._claims.address
         self._call[kernels.SETTINGS] = self._settings.ctypes.data
         self._call[kernels.SEGMENT_TABLE] = table.ctypes.data
         self._call[kernels.POSITIONS] = self._positions.ctypes.data
@@ -118,7 +121,6 @@ class StepAttention:
         tasks = self._tasks_of(groups, window)
         self._settings[:] = scoring.scaling, scoring.softcap or 0
         query, key, value = (_rows_in_order(states) for states in (query, key, value))
-        call[k.NEXT_TASK] = 0
         call[k.TASKS], call[k.TASK_TABLE] = len(tasks), tasks.ctypes.data
         call[k.QUERY : k.VALUE_SIZE + 1] = (
             *(query.data_ptr(), query.stride(1), query.stride(2)),
@@ -130,8 +132,9 @@ class StepAttention:
         call[k.WINDOW], call[k.OUT] = window, out.data_ptr()
         call[k.SINKS] = 0 if sinks is None else sinks.data_ptr()
         bits = query.dtype.itemsize * 8
+        self._claims.renew()
         run_parallel(k.attend(bits), self._call_address)
-        call[k.NEXT_TASK] = 0
+        self._claims.renew()
         run_parallel(k.combine(bits), self._call_address)
 
     def _make_room(self, heads: int, value_size: int) -> None:
@@ -144,16 +147,15 @@ class StepAttention:
             self._call[kernels.PARTIALS] = self._partials.ctypes.data
 
     def _tasks_of(self, groups: int, window: int) -> NDArray[np.int64]:
-        """One task a text, key/value head and chunk in sight; the last chunks first, as they take longest."""
+        """One task a text, key/value head and chunk in sight; the last chunk first, as it takes longest."""
         key = (groups, window)
         if key not in self._tasks:
             tasks = []
             for number, stretch in enumerate(self._stretches):
                 prefix = stretch.prefix
                 seen = max(0, prefix + 1 - window) if window else 0
-                for chunk in range(prefix // CHUNK, seen // CHUNK - 1, -1):
-                    tasks += [(number, group, chunk) for group in range(groups)]
-            tasks.sort(key=lambda task: self._table[task[0], kernels.PREFIX] // CHUNK - task[2])
+                chunks = range(prefix // CHUNK, seen // CHUNK - 1, -1)
+                tasks += [(number, group, chunk) for group in range(groups) for chunk in chunks]
             self._tasks[key] = np.array(tasks, np.int64)
         return self._tasks[key]
 
