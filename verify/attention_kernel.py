@@ -350,7 +350,8 @@ def weigh(scores, scaling, cap, begin, end, weights, entry, out):
         scaling = np.float32(1)
     if begin > 0 or end < CHUNK:
         for j in range(CHUNK):
-            scored[j] = scored[j] if begin <= j < end else np.float32(-np.inf)
+            scored[j] = scored[j] * scaling if begin <= j < end else np.float32(-np.inf)
+        scaling = np.float32(1)
     best = scale(scored, scaling)
     for j in range(CHUNK):
         weighed[j] = settle(exp(scored[j] - best), entry)

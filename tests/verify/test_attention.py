@@ -66,13 +66,14 @@ SHAPES = st.tuples(
     shape=SHAPES,
     window=st.none() | st.sampled_from([1, 5, 130, 250]),
     softcap=st.none() | st.just(5.0),
+    scaling=st.sampled_from([0.3, 0.0, -0.3]),
     with_sinks=st.booleans(),
     dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.float64]),
     pairs=IN_PAIRS,
     seed=st.integers(0, 1000),
 )
 def test_every_row_attends_to_its_own_text_and_path_within_the_window(
-    texts, shape, window, softcap, with_sinks, dtype, pairs, seed
+    texts, shape, window, softcap, scaling, with_sinks, dtype, pairs, seed
 ):
     groups, each, key_size, value_size = shape
     rng = torch.Generator().manual_seed(seed)
@@ -90,7 +91,7 @@ def test_every_row_attends_to_its_own_text_and_path_within_the_window(
     pattern = PassAttention(stretches, rows, 1, torch.device("cpu"))
     assert pattern.update(key, value, 0) == (key, value)
     with multiplying(pairs):
-        out = pattern.attend(query, key, value, Scoring(0.3, window, softcap, sinks))
+        out = pattern.attend(query, key, value, Scoring(scaling, window, softcap, sinks))
     limit = 1e-5 if dtype != torch.bfloat16 else 0.03
     for stretch, (keys, values) in zip(stretches, stored, strict=True):
         prefix = stretch.cache.length
@@ -109,7 +110,7 @@ def test_every_row_attends_to_its_own_text_and_path_within_the_window(
                     torch.cat((values[g], value[0, g, own]))[begin:],
                 )
                 sink = None if sinks is None else sinks[head]
-                want = formula(query[0, head, stretch.first + row], *seen, 0.3, softcap, sink)
+                want = formula(query[0, head, stretch.first + row], *seen, scaling, softcap, sink)
                 got = out[0, stretch.first + row, head].double()
                 assert (got - want).abs().max() < limit * (1 + want.abs().max())
 
