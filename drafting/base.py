@@ -24,6 +24,7 @@ __all__ = [
     "RecyclingDrafter",
     "RunnerUps",
     "TargetView",
+    "ThriftyDrafter",
     "WarmDrafterFactory",
 ]
 
@@ -246,6 +247,17 @@ class RecyclingDrafter(Drafter, Protocol):
     def recycle(self, shown: RunnerUps) -> None:
         """Take in what a verification showed; called before the ``extend`` with what it accepted."""
         ...
+
+
+@runtime_checkable
+class ThriftyDrafter(Drafter, Protocol):
+    """A drafter that takes less time where fewer nodes are worth verifying.
+
+    Attributes:
+        least: Paths less probable than this are not worth a node at present; set before ``propose``.
+    """
+
+    least: float
 
 
 class DrafterFactory(Protocol):

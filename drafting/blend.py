@@ -42,6 +42,7 @@ __all__ = ["Blend", "BlendDrafter", "warm_up"]
 Look: TypeAlias = Callable[[Sequence[str] | None], Snapshot]
 """Gives what some namespaces hold now, None for all of them."""
 
+_FLOOR = 0.002  # paths less probable than this are not worth a node at any budget
 _FREQUENT = 16  # tokens of order 0
 _MOST_NODES = 1 << 12  # memory is taken by the budget, and no larger tree ever pays
 _NOTHING_STORED = Snapshot((), np.dtype(np.uint16))
@@ -74,9 +75,11 @@ class BlendDrafter:
 
     Attributes:
         runners_up: How many of the tokens that the target showed it takes in per row.
+        least: Paths less probable than this are not looked for.
     """
 
     runners_up = ROW
+    least = 0.0
 
     def __init__(
         self,
@@ -171,6 +174,7 @@ class BlendDrafter:
                 self._node,
                 self._calibration.weights,
                 budget,
+                max(self.least, _FLOOR),
             )
         )
 

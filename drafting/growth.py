@@ -27,7 +27,6 @@ from groundspeed.types import Source
 
 __all__ = ["CERTAIN", "grow", "grow_chain", "read_context"]
 
-_FLOOR = 0.002  # paths less probable than this are not worth a node at any budget
 _SURE = 0.97  # a child is seldom more probable than this: below the floor by it, a node is not asked
 _ASKING = 8  # nodes of a tree, the most probable ones, at which stored text is asked
 CERTAIN = 8
@@ -62,8 +61,8 @@ def read_context(tokens, end, token_ids, parents, node, context):
 
 
 @kernel
-def grow(index, end, request, starts, store, recycled, root, weights, budget):
-    """Grow a tree best-first; returns the arrays of a ``DraftTree``."""
+def grow(index, end, request, starts, store, recycled, root, weights, budget, least):
+    """Grow a tree best-first, of paths more probable than ``least``; returns the arrays of a tree."""
     tokens, states, _, _ = index
     nodes = np.empty((budget, NODE_COLUMNS), np.int64)
     parents = np.empty(budget, np.int64)
@@ -90,7 +89,7 @@ def grow(index, end, request, starts, store, recycled, root, weights, budget):
     mass = 1.0
     node = root
     while n < budget:
-        floor = waiting_probs[0] if waits == budget - n else _FLOOR
+        floor = waiting_probs[0] if waits == budget - n else least
         if mass * _SURE > floor:
             followed = 0
             summary[:] = 0
@@ -155,8 +154,8 @@ def grow(index, end, request, starts, store, recycled, root, weights, budget):
 
 
 @kernel
-def grow_chain(index, end, request, starts, store, recycled, root, weights, budget):
-    """Grow one path, at each node by its most probable token; returns the arrays of a ``DraftTree``."""
+def grow_chain(index, end, request, starts, store, recycled, root, weights, budget, least):
+    """Grow one path, at each node by its most probable token, as ``grow`` does."""
     tokens, states, _, _ = index
     parents = np.arange(-1, budget - 1)
     probs = np.empty(budget, np.float64)
@@ -189,7 +188,7 @@ def grow_chain(index, end, request, starts, store, recycled, root, weights, budg
         score(weights, features, none_features, offered, scores)
         best = np.argmax(scores[:offered])
         mass *= scores[best]
-        if mass <= _FLOOR:
+        if mass <= least:
             break
         token = candidates[best, CANDIDATE]
         state = candidates[best, CANDIDATE_STATE]

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from groundspeed.drafting.base import Drafter, DraftRequest, DraftTree, RecyclingDrafter, RunnerUps
+from groundspeed.drafting.base import (
+    Drafter,
+    DraftRequest,
+    DraftTree,
+    RecyclingDrafter,
+    RunnerUps,
+    ThriftyDrafter,
+)
 from groundspeed.drafting.worth import Price
 from groundspeed.errors import DraftError
 from groundspeed.types import GenerationRequest, Passage
@@ -34,6 +41,10 @@ _PATIENCE = 1.0
 """Seconds that a call of somebody else's drafter may take, as all requests wait for it."""
 
 
+_LEAST = 0.1
+"""Paths more probable than this are drafted whatever a node seems to cost, or none would be tried again."""
+
+
 class Drafts:
     """Asks the drafter of a request, which only ever costs time: once it fails, no drafts come any more.
 
@@ -51,6 +62,7 @@ class Drafts:
         self._engine = engine
         self._drafter: Drafter | None = None
         self._recycling: RecyclingDrafter | None = None  # the same one, if it is of that kind
+        self._thrifty: ThriftyDrafter | None = None  # likewise
         self._beside: _Beside | None = None
         self._worth = engine.trust.worth()
         self._spent = 0.0  # seconds since the last judgement
@@ -76,6 +88,7 @@ class Drafts:
             self._call(self._drafter.begin, request)
             # Asked once: looking a protocol up takes 50 us.
             self._recycling = self._drafter if isinstance(self._drafter, RecyclingDrafter) else None
+            self._thrifty = self._drafter if isinstance(self._drafter, ThriftyDrafter) else None
         except Exception:
             self._drop("begin")
 
@@ -130,10 +143,12 @@ class Drafts:
         if self._asked:
             self._worth.judge(accepted * price.token, self._spent + drafted * price.node)
             self._asked, self._spent = False, 0.0
+            if self._thrifty is not None and price.token:
+                self._thrifty.least = min(price.node / price.token / 2, _LEAST)
 
     def end(self) -> None:
         """Let the drafter go."""
-        drafter, self._drafter, self._recycling = self._drafter, None, None
+        drafter, self._drafter, self._recycling, self._thrifty = self._drafter, None, None, None
         try:
             if drafter is not None:
                 self._engine.trust.learn(self._worth)

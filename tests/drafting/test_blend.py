@@ -127,6 +127,17 @@ def test_a_smaller_budget_keeps_the_most_probable_nodes(case: Case, budget: int,
     assert np.array_equal(np.sort(small.probs)[::-1], best)
 
 
+@given(cases(), st.integers(1, 40), st.floats(0.0, 0.9))
+def test_what_is_less_probable_than_wanted_is_left_out(case: Case, budget: int, least: float) -> None:
+    drafter = case.extended()
+    every = drafter.propose(budget)
+    drafter.least = least
+    tree = drafter.propose(budget)
+    assert all(tree.probs > least - 1e-6)
+    sure = least / 0.97 + 1e-6  # behind a node that is hardly probable enough nothing is looked for
+    assert tree.token_ids[tree.probs > sure].tolist() == every.token_ids[every.probs > sure].tolist()
+
+
 @given(cases(), st.integers(1, 40))
 def test_nodes_come_depth_first_and_the_most_probable_child_first(case: Case, budget: int) -> None:
     tree = case.extended().propose(budget)

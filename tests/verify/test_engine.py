@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.drafters import Adversary, RightAnswer, tree_of
-from helpers.engines import FixedCost, engine_for
+from helpers.engines import FixedCost, Words, engine_for
 from helpers.families import TREE_FAMILIES, tiny_model
 
 from groundspeed.drafting.base import DraftTree
@@ -295,6 +295,24 @@ def test_a_drafter_that_fails_to_take_runners_up_is_dropped(target, answer, capl
     assert list(result.token_ids) == answer
     assert result.stats.drafted == 0
     assert "failed in recycle" in caplog.text
+
+
+@pytest.mark.parametrize(("node", "least"), [(0.01, 0.005), (0.1, 0.05), (0.5, 0.1)])
+def test_a_drafter_that_saves_time_is_told_what_a_node_must_bring(target, answer, node, least):
+    class Saves(RightAnswer):
+        least = 0.0
+
+        def propose(self, budget):
+            told.append(self.least)
+            return super().propose(budget)
+
+    told: list[float] = []
+    cost = FixedCost([0, 4], [1.0, 1.0 + 4 * node])
+    engine = Engine(target, Words(), drafter=lambda: Saves(answer), cost=cost)
+    engine.generate(GenerationRequest(PROMPT, max_tokens=30))
+    assert told[0] == 0.0
+    assert told[1:] == pytest.approx([least] * (len(told) - 1))
+    assert len(told) > 1
 
 
 def test_without_a_given_cost_the_engine_measures_it(target, answer):
