@@ -106,11 +106,8 @@ def locate(table, like, matches, budget, places, weights):
     """
     found = 0
     for i in range(len(places)):
-        begin, size, position = (
-            table[matches[i, PIECE], TEXT],
-            table[matches[i, PIECE], SIZE],
-            matches[i, POSITION],
-        )
+        piece, position = matches[i, PIECE], matches[i, POSITION]
+        begin, size = table[piece, TEXT], table[piece, SIZE]
         if position + budget < size or ends(view(begin, size, like)):
             places[found] = begin + position * like.itemsize
             weights[found] = weights[i]

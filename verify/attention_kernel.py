@@ -374,16 +374,17 @@ def join_rows(call, like):
     floats = partial_floats(value_size)
     sums = np.empty(value_size, np.float32)
     own_rows = home(call[CLAIMS])
-    row = claim(call[CLAIMS], len(segments), own_rows)
-    while row < len(segments):
-        joined, row = row, claim(call[CLAIMS], len(segments), own_rows)
-        if segments[joined] < 0:
+    while True:
+        row = claim(call[CLAIMS], len(segments), own_rows)
+        if row >= len(segments):
+            break
+        if segments[row] < 0:
             continue
-        segment = segment_of(call, segments[joined])
-        past = positions[joined] // CHUNK + 1
-        begin = max(0, positions[joined] + 1 - window) // CHUNK if window > 0 else 0
+        segment = segment_of(call, segments[row])
+        past = positions[row] // CHUNK + 1
+        begin = max(0, positions[row] + 1 - window) // CHUNK if window > 0 else 0
         for head in range(heads):
-            base = place_of(segment, head, joined, 0, floats)
+            base = place_of(segment, head, row, 0, floats)
             best = sinks[head] if call[SINKS] else np.float32(-np.inf)
             for chunk in range(begin, past):
                 best = max(best, partials[base + chunk * floats])
@@ -394,6 +395,6 @@ def join_rows(call, like):
                 weight = exp(partials[at] - best)
                 mass = fma(weight, partials[at + 1], mass)
                 add_row(sums, weight, partials[at + 2 : at + 2 + value_size])
-            target = out[(joined * heads + head) * value_size : (row * heads + head + 1) * value_size]
+            target = out[(row * heads + head) * value_size : (row * heads + head + 1) * value_size]
             for d in range(value_size):
                 target[d] = narrow(sums[d] / mass, like)

@@ -40,7 +40,6 @@ logger = logging.getLogger(__name__)
 _PATIENCE = 1.0
 """Seconds that a call of somebody else's drafter may take, as all requests wait for it."""
 
-
 _LEAST = 0.1
 """Paths more probable than this are drafted whatever a node seems to cost, or none would be tried again."""
 
