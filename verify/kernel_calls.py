@@ -8,7 +8,12 @@ import torch
 
 from groundspeed.openmp import run_alone, run_parallel
 
-__all__ = ["half_rows", "run_shares"]
+__all__ = ["agree", "half_rows", "run_shares", "shares_of"]
+
+_SHARED = 1 << 15
+"""Numbers from which on the threads share the rows."""
+
+_SAME = 0.99  # of the numbers; sums are taken in another order, so a few may be rounded otherwise
 
 
 def half_rows(states: torch.Tensor, size: int) -> torch.Tensor:
@@ -42,3 +47,19 @@ def run_shares(address: int, shares: int, *arguments: int) -> None:
     call = (ctypes.c_int64 * (2 + len(arguments)))(0, shares, *arguments)
     run = run_alone if shares == 1 else run_parallel
     run(address, ctypes.addressof(call))
+
+
+def shares_of(states: torch.Tensor) -> int:
+    """In how many shares the rows of a tensor are worth being taken, if little is done with each number."""
+    return torch.get_num_threads() if states.numel() >= _SHARED else 1
+
+
+def agree(got: torch.Tensor, want: torch.Tensor) -> bool:
+    """Whether two tensors [..., size] are the same but for roundings."""
+    if got.shape != want.shape or got.dtype != want.dtype:
+        return False
+    wide = want.float()
+    # A sum of terms of either sign may be small: what it is off by goes by the size of its row.
+    allowed = 1e-2 * (wide.abs() + wide.pow(2).mean(-1, keepdim=True).sqrt())
+    same = bool((got == want).float().mean() >= _SAME)
+    return same and bool(((got.float() - wide).abs() <= allowed).all())

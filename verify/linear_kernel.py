@@ -6,6 +6,10 @@ lies there, and fetches the block after the one that it multiplies by.
 
 Each sum is taken in order of its terms, two by two, whatever rows are computed beside it: a row comes out the
 same to the bit in a pass of one row and in one of a thousand.
+
+What a decoder layer does with a product next is done while it is near: adding it to the residual stream, or
+multiplying it as a gate (Shazeer 2020, "GLU Variants Improve Transformer"). Each step is rounded to bfloat16
+as the layer's own operations round it.
 """
 # mypy: allow-untyped-defs
 
@@ -22,7 +26,7 @@ from numba.extending import intrinsic
 
 from groundspeed.datastores.views import build_prefetch, view
 from groundspeed.jit import c_kernel, kernel
-from groundspeed.verify.vectors import HAS_PAIRS, HAS_TILES, LINE, fetch_add, narrow, widen
+from groundspeed.verify.vectors import HAS_PAIRS, HAS_TILES, LINE, exp, fetch_add, narrow, widen
 
 __all__ = ["BLOCK", "HAS_PRODUCTS", "multiply"]
 
@@ -42,8 +46,10 @@ ROWS, OUTPUTS, TERMS = 2, 3, 4
 INPUTS = 5  # address of bfloat16 [ROWS, TERMS]
 WEIGHT = 6  # address of bfloat16 [blocks, TERMS / 2, BLOCK, 2]
 BIAS = 7  # address of bfloat16 [OUTPUTS], or 0
-OUT = 8  # address of bfloat16 [ROWS, OUTPUTS]
-CALL_COLUMNS = 9
+FACTOR = 8  # address of a second weight, as WEIGHT; silu of the first product times the second, or 0
+ADDED = 9  # address of bfloat16 [ROWS, OUTPUTS] that the product is added to, or 0
+OUT = 10  # address of bfloat16 [ROWS, OUTPUTS]
+CALL_COLUMNS = 11
 
 
 @cache
@@ -133,10 +139,11 @@ def run_shares(call):
     Args:
         call: int64 [CALL_COLUMNS].
     """
-    like = np.uint16
+    like, wide = np.uint16, np.float32
     rows, outputs, terms = call[ROWS], call[OUTPUTS], call[TERMS]
-    out, bias = view(call[OUT], rows * outputs, like), view(call[BIAS], outputs, like)
-    sums = np.empty((_TILE_ROWS, BLOCK), np.float32)
+    second = call[FACTOR] - call[WEIGHT]
+    sums = np.empty(_TILE_ROWS * BLOCK, np.float32)
+    factors = np.empty(_TILE_ROWS * BLOCK, np.float32)
     steps = terms // 2
     blocks = (outputs + BLOCK - 1) // BLOCK
     tiles = (rows + _TILE_ROWS - 1) // _TILE_ROWS
@@ -152,21 +159,65 @@ def run_shares(call):
             # The tiles of a block fetch the next one together. A single one leaves three lines of four to the
             # processor, which sees that they follow one another, and has no time for more.
             ahead = call[WEIGHT] + (min(block + 1, blocks - 1) * steps + tile * steps // tiles) * _STEP
+            spacing, after = _STEP // tiles, LINE if tiles > 1 else 0
             inputs, weight = call[INPUTS] + first * terms * 2, call[WEIGHT] + block * steps * _STEP
-            run_tile(
-                count, inputs, terms * 2, weight, steps,
-                sums.ctypes.data, ahead, _STEP // tiles, LINE if tiles > 1 else 0,
-            )  # fmt: skip
+            run_tile(count, inputs, terms * 2, weight, steps, sums.ctypes.data, ahead, spacing, after)
+            if call[FACTOR]:
+                run_tile(
+                    count, inputs, terms * 2, weight + second, steps,
+                    factors.ctypes.data, ahead + second, spacing, after,
+                )  # fmt: skip
             begin = block * BLOCK
             wanted = min(BLOCK, outputs - begin)
-            if call[BIAS]:
-                for row in range(count):
-                    for i in range(wanted):
-                        sums[row, i] += widen(bias[begin + i])
             for row in range(count):
-                target = out[(first + row) * outputs + begin : (first + row) * outputs + begin + wanted]
-                for i in range(wanted):
-                    target[i] = narrow(sums[row, i], like)
+                place = ((first + row) * outputs + begin) * 2
+                own = sums.ctypes.data + row * BLOCK * 4
+                if call[BIAS]:
+                    add_bias(view(own, wanted, wide), view(call[BIAS] + begin * 2, wanted, like))
+                target = view(call[OUT] + place, wanted, like)
+                if call[FACTOR]:
+                    other = view(factors.ctypes.data + row * BLOCK * 4, wanted, wide)
+                    finish_gate(view(own, wanted, wide), other, target)
+                elif call[ADDED]:
+                    finish_sum(view(own, wanted, wide), view(call[ADDED] + place, wanted, like), target)
+                else:
+                    finish(view(own, wanted, wide), target)
+
+
+# What is done with the sums of a row and a block, float32 [n], each step rounded as PyTorch rounds it; the
+# others are bfloat16 [n].
+
+
+@kernel
+def add_bias(sums, bias):
+    for i in range(len(sums)):
+        sums[i] += widen(bias[i])
+
+
+@kernel
+def finish(sums, target):
+    for i in range(len(sums)):
+        target[i] = narrow(sums[i], target)
+
+
+@kernel
+def finish_sum(sums, added, target):
+    for i in range(len(sums)):
+        target[i] = narrow(widen(added[i]) + widen(narrow(sums[i], target)), target)
+
+
+@kernel
+def finish_gate(sums, factors, target):
+    for i in range(len(sums)):
+        gate = widen(narrow(silu(widen(narrow(sums[i], target))), target))
+        target[i] = narrow(gate * widen(narrow(factors[i], target)), target)
+
+
+@kernel
+def silu(x):
+    """A float32 times its sigmoid (Hendrycks & Gimpel 2016)."""
+    e = exp(-abs(x))
+    return x * (np.float32(1) if x >= 0 else e) / (np.float32(1) + e)
 
 
 @kernel

@@ -10,6 +10,8 @@ Measured in docs/verification.md.
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,7 +21,7 @@ from torch.nn import functional
 from groundspeed.verify import linear_kernel as kernels
 from groundspeed.verify.kernel_calls import half_rows, run_shares
 
-__all__ = ["PackedLinear", "PairedLinear", "pack_linears", "packed"]
+__all__ = ["PackedLinear", "PairedLinear", "joined", "pack_linears", "packed"]
 
 _ROWS = 64
 """Tokens per pass that oneDNN's layout is made for: good for a draft tree and for a prompt alike."""
@@ -52,7 +54,7 @@ class PairedLinear(nn.Module):
         """Lay out the weight of ``linear``, which keeps its own."""
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
-        self._bias = None if linear.bias is None else linear.bias.detach()
+        self._bias: torch.Tensor | None = None if linear.bias is None else linear.bias.detach()
         weight = linear.weight.detach()
         padded = functional.pad(weight, (0, 0, 0, -self.out_features % kernels.BLOCK))
         pairs = padded.view(torch.int32)  # moved as one: some five times as fast
@@ -70,14 +72,64 @@ class PairedLinear(nn.Module):
             TypeError: Inputs of another dtype, or not on the CPU.
             ValueError: Inputs of another width.
         """
+        return self.product(inputs)
+
+    def product(
+        self,
+        inputs: torch.Tensor,
+        *,
+        factor: PairedLinear | None = None,
+        added: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """The product, and what a decoder layer does with it next, in one call.
+
+        Args:
+            inputs: bfloat16 [..., in_features].
+            factor: A layer of the same sizes without a bias: ``silu(self(inputs)) * factor(inputs)``.
+            added: bfloat16 [..., out_features], in one piece: ``added + self(inputs)``.
+
+        Returns:
+            bfloat16 [..., out_features].
+
+        Raises:
+            TypeError: Inputs of another dtype, or not on the CPU.
+            ValueError: Inputs of another width.
+        """
         rows = half_rows(inputs, self.in_features)
         out = torch.empty(*rows.shape[:-1], self.out_features, dtype=torch.bfloat16)
         run_shares(
             kernels.multiply(), torch.get_num_threads(),
             rows.numel() // self.in_features, self.out_features, self.in_features, rows.data_ptr(),
-            self._packed.data_ptr(), 0 if self._bias is None else self._bias.data_ptr(), out.data_ptr(),
+            self._packed.data_ptr(), 0 if self._bias is None else self._bias.data_ptr(),
+            0 if factor is None else factor._packed.data_ptr(), 0 if added is None else added.data_ptr(),
+            out.data_ptr(),
         )  # fmt: skip
         return out
+
+    @property
+    def has_bias(self) -> bool:
+        """Whether something is added to the products."""
+        return self._bias is not None
+
+
+def joined(layers: Sequence[PairedLinear]) -> PairedLinear | None:
+    """A layer that gives the outputs of several one behind the other, as one product.
+
+    They share its weight from then on, so nothing is held twice. None where they do not fit together.
+    """
+    first, biased = layers[0], {layer.has_bias for layer in layers}
+    whole = all(layer.out_features % kernels.BLOCK == 0 for layer in layers)
+    if not whole or len(biased) > 1 or any(layer.in_features != first.in_features for layer in layers):
+        return None
+    joint = copy.copy(first)
+    joint.out_features = sum(layer.out_features for layer in layers)
+    joint._packed = torch.cat([layer._packed for layer in layers])
+    biases = [layer._bias for layer in layers if layer._bias is not None]
+    joint._bias = torch.cat(biases) if biases else None
+    parts = torch.split(joint._packed, [len(layer._packed) for layer in layers])
+    for layer, part in zip(layers, parts, strict=True):
+        layer._packed = part
+    return joint
 
 
 def packed(linear: nn.Linear) -> PackedLinear | PairedLinear:

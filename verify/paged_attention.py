@@ -14,11 +14,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from groundspeed.verify.attention import Pattern, attend_masked
+from groundspeed.verify.attention import attend_masked
 from groundspeed.verify.base import Segment
 from groundspeed.verify.cache import CHUNK
 from groundspeed.verify.pages import EMPTY, SPARE, PagedCache, PagePool
 from groundspeed.verify.paths import trace_spans
+from groundspeed.verify.pattern import Pattern
 from groundspeed.verify.step_attention import Scoring
 
 __all__ = ["PagedAttention", "PassInputs", "Shape", "pack"]

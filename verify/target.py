@@ -16,14 +16,16 @@ import torch
 from numpy.typing import NDArray
 
 from groundspeed.errors import ModelError
-from groundspeed.verify.attention import IMPLEMENTATION, PassAttention, Pattern, Stretch, register
+from groundspeed.verify.attention import PassAttention, Stretch
 from groundspeed.verify.base import Capability, Segment, TargetSession
 from groundspeed.verify.cache import KeyValueCache, Layout
 from groundspeed.verify.devices import Driver, driver_for
+from groundspeed.verify.fused_layers import fuse_layers
 from groundspeed.verify.norms import fuse_norms
 from groundspeed.verify.packing import pack_linears
 from groundspeed.verify.paged_passes import PagedPasses
 from groundspeed.verify.pages import PagedCache
+from groundspeed.verify.pattern import Pattern, register
 from groundspeed.verify.probe import examine, try_tree
 from groundspeed.verify.sessions import ChainSession, RecomputeSession, TreeSession
 from groundspeed.verify.shallow import shallow_twin
@@ -126,9 +128,11 @@ class TransformersTarget:
     def packed(
         cls, model: PreTrainedModel, *, driver: Callable[[torch.device], Driver | None] = driver_for
     ) -> Self:
-        """Take a model into service, its layers packed and its norms fused where it verifies trees."""
+        """Take a model into service, its weights packed and its layers fused where it verifies trees."""
         target = cls(model, driver=driver)
         if target.capability.supports_tree and pack_linears(model) + fuse_norms(model):
+            with target._lock:
+                fuse_layers(model)
             return cls(model, driver=driver)  # tried again as it is now
         return target
 
@@ -302,14 +306,8 @@ class TransformersTarget:
             "cache": pattern,
             "use_cache": True,
         }
-        with self._lock:
-            before = self.config._attn_implementation
-            self.config._attn_implementation = IMPLEMENTATION
-            try:
-                with pattern.active():
-                    logits = self._logits(inputs, 0 if rows is None else rows, model)
-            finally:
-                self.config._attn_implementation = before
+        with self._lock, pattern.active(self.config):
+            logits = self._logits(inputs, 0 if rows is None else rows, model)
         self.windows = pattern.windows
         # Some models give all whatever is asked for.
         return logits if rows is None or logits.shape[0] == len(rows) else logits[rows]
