@@ -9,7 +9,8 @@ From bfloat16, where the processor can, two terms are multiplied at once (see ``
 rounded to it then, as in fused attention. Sums are float32 always.
 
 Chunks are shared out among threads. The last chunk of a text, the one that the pass itself writes to, takes
-in the new keys and values before it is looked at.
+in the new keys and values before it is looked at. Caches hold what is multiplied, as it is multiplied, except
+where bfloat16 has to be widened.
 """
 # mypy: allow-untyped-defs
 
@@ -22,76 +23,67 @@ import numpy as np
 
 from groundspeed.datastores.views import view
 from groundspeed.jit import c_kernel, kernel
+from groundspeed.verify.attention_tables import (
+    CALL_COLUMNS,
+    CAUSAL,
+    CHUNK_NUMBER,
+    CHUNKS,
+    CLAIMS,
+    FIRST_ROW,
+    GROUP,
+    GROUPS,
+    HEADS,
+    HELD,
+    KEY,
+    KEY_CACHE,
+    KEY_HEAD,
+    KEY_ROW,
+    KEY_SIZE,
+    PARTIALS,
+    PATH_STRIDE,
+    PATHS,
+    POSITIONS,
+    PREFIX,
+    QUERY,
+    QUERY_HEAD,
+    QUERY_ROW,
+    ROOM,
+    ROWS,
+    SEGMENT,
+    SETTINGS,
+    TASK_COLUMNS,
+    TASK_TABLE,
+    TASKS,
+    VALUE,
+    VALUE_CACHE,
+    VALUE_HEAD,
+    VALUE_ROW,
+    VALUE_SIZE,
+    WINDOW,
+    partial_floats,
+    place_of,
+    segment_of,
+)
 from groundspeed.verify.cache import CHUNK
 from groundspeed.verify.claims import claim, home
-from groundspeed.verify.entries import join, pack, per_entry, pick, settle
-from groundspeed.verify.vectors import (
-    HAS_PAIRS,
-    TILE_LANES,
-    TILE_ROWS,
-    add_tile_row,
-    exp,
-    fma,
-    narrow,
-    scale,
-    tile,
-    total,
-)
+from groundspeed.verify.entries import in_place, pack, per_entry, pick, settle, widen_all
+from groundspeed.verify.vectors import TILE_LANES, TILE_ROWS, add_tile_row, exp, scale, tile, total
 
-__all__ = ["LONGEST_STEP", "attend", "combine", "partial_floats"]
+__all__ = ["LONGEST_STEP", "attend"]
 
 LONGEST_STEP = 64
 """Most rows of one text in a pass."""
 
 _SLOTS = 2 * CHUNK  # that the last task of a text looks at: the nodes may run on into another chunk
 
-# What a call is handed, int64 [CALL_COLUMNS]; strides count entries.
-CLAIMS = 0  # address of a table of ``Claims``, for the tasks, and the rows to join once all are done
-TASKS = 1  # number of tasks
-TASK_TABLE = 2  # address of int64 [TASKS, TASK_COLUMNS]
-SEGMENT_TABLE = 3  # address of int64 [s, SEGMENT_COLUMNS]
-QUERY, QUERY_HEAD, QUERY_ROW = 4, 5, 6  # address and strides
-KEY, KEY_HEAD, KEY_ROW = 7, 8, 9
-VALUE, VALUE_HEAD, VALUE_ROW = 10, 11, 12
-HEADS, GROUPS, KEY_SIZE, VALUE_SIZE = 13, 14, 15, 16  # query heads, key/value heads, dimensions
-POSITIONS = 17  # address of int32 [rows of the pass]
-PATHS, PATH_STRIDE = 18, 19  # address of int32 [rows, stride]: slots from the prefix on, the row's own last
-PARTIALS = 20  # address of float32, what the chunks come to
-SETTINGS = 21  # address of float32: scaling, soft cap or 0
-WINDOW = 22  # positions a row sees, 0 for all
-PASS_ROWS = 23  # rows of the pass
-ROW_SEGMENTS = 24  # address of int64 [rows of the pass], -1 for a row of no text
-SINKS = 25  # address of float32 [HEADS], or 0
-OUT = 26  # address of [rows of the pass, HEADS, VALUE_SIZE]
-CALL_COLUMNS = 27
-
-# A text of the pass.
-FIRST_ROW, ROWS, PREFIX, ROOM = 0, 1, 2, 3  # ROOM in chunks
-KEY_CACHE = 4  # address of [groups, ROOM, KEY_SIZE, CHUNK]
-VALUE_CACHE = 5  # address of [groups, ROOM, CHUNK, VALUE_SIZE]
-FIRST_PARTIAL, CHUNKS = 6, 7  # where its partial results start, and chunks of a row
-CAUSAL = 8  # 1 where each row sees all rows before it
-HELD = 9  # nodes of earlier passes that stand behind the prefix
-SEGMENT_COLUMNS = 10
-
-# A task: one chunk of one text for the query heads of one key/value head.
-SEGMENT, GROUP, CHUNK_NUMBER = 0, 1, 2
-TASK_COLUMNS = 3
-
-
-@kernel
-def partial_floats(value_size):
-    """Floats of a partial result: the maximum, the sum, and the weighted values, padded to whole tiles."""
-    return 2 + (value_size + TILE_LANES - 1) // TILE_LANES * TILE_LANES
-
 
 @cache
-def attend(bits: int, *, pairs: bool = HAS_PAIRS) -> int:
+def attend(bits: int, *, pairs: bool) -> int:
     """Compile the attention of a layer.
 
     Args:
         bits: Of what the caches hold, 32 for float32, 16 for bfloat16.
-        pairs: Whether bfloat16 is multiplied in pairs, as some processors can; else it is widened.
+        pairs: Whether bfloat16 lies and is multiplied in pairs, as some processors can; else it is widened.
 
     Returns:
         Address of a C function of one pointer, to int64 [CALL_COLUMNS]; it takes tasks until none is left.
@@ -108,26 +100,6 @@ def attend(bits: int, *, pairs: bool = HAS_PAIRS) -> int:
 
     half = attend_pairs if pairs else attend_half
     return c_kernel(attend_single if bits == 32 else half)
-
-
-@cache
-def combine(bits: int) -> int:
-    """Compile what joins the partial results, once all tasks of a layer are done.
-
-    Args:
-        bits: As of ``attend``.
-
-    Returns:
-        Address of a C function of one pointer, to int64 [CALL_COLUMNS]; it takes rows until none is left.
-    """
-
-    def join_single(pointer):  # pragma: no cover - runs as machine code
-        join_rows(numba.carray(pointer, (CALL_COLUMNS,)), np.empty(0, np.float32))
-
-    def join_half(pointer):  # pragma: no cover - runs as machine code
-        join_rows(numba.carray(pointer, (CALL_COLUMNS,)), np.empty(0, np.uint16))
-
-    return c_kernel(join_single if bits == 32 else join_half)
 
 
 @kernel
@@ -153,25 +125,29 @@ def run_tasks(call, like, entry):
     wide = floats - 2
     each = per_entry(entry)
     deep = (key_size + each - 1) // each  # entries of a query
+    key_bytes, value_bytes = deep * each * like.itemsize, value_size * like.itemsize  # of a position
     queries = np.empty((shared * LONGEST_STEP + TILE_ROWS, deep), entry.dtype)
     seen = np.empty(shared * LONGEST_STEP, np.int64)  # by query, just past the last position that it sees
     gathered = np.empty(CHUNK, np.float32)
-    keys = np.empty(_SLOTS * deep, entry.dtype)
-    values = np.zeros(_SLOTS // each * wide, entry.dtype)
-    own = np.zeros((CHUNK // each, wide), entry.dtype)
+    # Tiles may reach behind the last row, where what they make is of no account.
+    own = np.zeros(CHUNK // each * value_size + TILE_LANES, entry.dtype)
+    widened_keys = np.empty(0 if in_place(like, entry) else _SLOTS * key_size, np.float32)
+    widened_values = np.empty(0 if in_place(like, entry) else _SLOTS * value_size + TILE_LANES, np.float32)
     packed = np.zeros((TILE_ROWS, CHUNK // each), entry.dtype)
     scores = np.empty((TILE_ROWS, _SLOTS), np.float32)
     weights = np.empty(CHUNK, np.float32)
     sums = np.empty((TILE_ROWS, wide), np.float32)
     # Addresses are taken once: every use of an array as such counts a reference.
-    at_queries, at_keys, at_values = address(queries), address(keys), address(values)
+    at_queries, at_keys, at_values = address(queries), address(widened_keys), address(widened_values)
     at_scores, at_packed, at_sums = address(scores), address(packed), address(sums)
     at_gathered, at_weights, at_own = address(gathered), address(weights), address(own)
     own_tasks = home(call[CLAIMS])
     following = claim(call[CLAIMS], call[TASKS], own_tasks) * TASK_COLUMNS
     while following < len(tasks):
         task, following = following, claim(call[CLAIMS], call[TASKS], own_tasks) * TASK_COLUMNS
-        next_keys, next_values = stored_at(call, tasks, following if following < len(tasks) else task, like)
+        next_keys, next_values = stored_at(
+            call, tasks, following if following < len(tasks) else task, key_bytes, value_bytes
+        )
         group, chunk = tasks[task + GROUP], tasks[task + CHUNK_NUMBER]
         segment = segment_of(call, tasks[task + SEGMENT])
         first, rows, prefix = segment[FIRST_ROW], segment[ROWS], segment[PREFIX]
@@ -181,24 +157,34 @@ def run_tasks(call, like, entry):
         causal = segment[CAUSAL] or not last
         stored = min(prefix - start, CHUNK)
         slots = stored + held + rows if last else stored
-        key_base = group * segment[ROOM] * key_size * CHUNK
-        value_base = group * segment[ROOM] * value_size * CHUNK
-        key_cache = view(segment[KEY_CACHE] + key_base * like.itemsize, far, like)
-        value_cache = view(segment[VALUE_CACHE] + value_base * like.itemsize, far, like)
         if last:
+            at = segment[KEY_CACHE] + group * segment[ROOM] * CHUNK * key_bytes
+            key_cache = view(at, far, like)
+            at = segment[VALUE_CACHE] + group * segment[ROOM] * CHUNK * value_bytes
+            value_cache = view(at, far, like)
             for row in range(rows):
                 place = prefix + held + row
                 at = group * call[KEY_HEAD] + (first + row) * call[KEY_ROW]
-                to = place // CHUNK * key_size * CHUNK + place % CHUNK
-                for d in range(key_size):
-                    key_cache[to + d * CHUNK] = key[at + d]
+                to = place // CHUNK * deep * CHUNK + place % CHUNK
+                for d in range(deep * each):
+                    one = key[at + d] if d < key_size else like.dtype.type(0)
+                    key_cache[(to + d // each * CHUNK) * each + d % each] = one
                 at = group * call[VALUE_HEAD] + (first + row) * call[VALUE_ROW]
+                to = place // each * value_size
                 for d in range(value_size):
-                    value_cache[place * value_size + d] = value[at + d]
-        for block in range((slots + CHUNK - 1) // CHUNK):
-            at = (chunk + block) * key_size * CHUNK
-            join(key_cache[at : at + key_size * CHUNK], CHUNK, CHUNK, keys[block * deep * CHUNK :])
-        join(value_cache[start * value_size : (start + slots) * value_size], value_size, wide, values)
+                    value_cache[(to + d) * each + place % each] = value[at + d]
+                if place % each == 0:  # no weight would make up for a second one that is not a number
+                    for d in range(value_size):
+                        for i in range(1, each):
+                            value_cache[(to + d) * each + i] = 0
+        stored_keys, stored_values = stored_at(call, tasks, task, key_bytes, value_bytes)
+        if in_place(like, entry):
+            at_keys, at_values = stored_keys, stored_values
+        else:
+            for block in range((slots + CHUNK - 1) // CHUNK):
+                at = block * key_size * CHUNK
+                widen_all(view(stored_keys + 2 * at, key_size * CHUNK, like), at_keys + 4 * at)
+            widen_all(view(stored_values, slots * value_size, like), at_values)
         count = shared * rows
         for i in range(count):
             at = (group * shared + i // rows) * call[QUERY_HEAD] + (first + i % rows) * call[QUERY_ROW]
@@ -239,7 +225,7 @@ def run_tasks(call, like, entry):
                 for lane in range(0, wide, TILE_LANES):
                     tile(
                         at_packed, CHUNK // each,
-                        at_values + 4 * (part * CHUNK // each * wide + lane), wide,
+                        at_values + 4 * (part * CHUNK // each * value_size + lane), value_size,
                         known, at_sums + 4 * lane, wide, next_values + 4 * known * lane, entry,
                     )  # fmt: skip
                 for r in range(min(TILE_ROWS, count - i)):
@@ -252,19 +238,24 @@ def run_tasks(call, like, entry):
                         for j in range(begin + known * each, end, each):
                             one = slot_of(paths, path, j, prefix) - start
                             other = slot_of(paths, path, j + 1, prefix) - start if j + 1 < end else -1
-                            pick(values, one, other, own[n])
+                            pick(
+                                view(at_values, far, entry),
+                                one,
+                                other,
+                                view(at_own + 4 * n * value_size, value_size, entry),
+                            )
                             n += 1
                         for lane in range(0, wide, TILE_LANES):
                             add_tile_row(
                                 at_packed + 4 * (r * (CHUNK // each) + known), 0, at_own + 4 * lane,
-                                wide, n, at_sums + 4 * (r * wide + lane), 0, 0, entry,
+                                value_size, n, at_sums + 4 * (r * wide + lane), 0, 0, entry,
                             )  # fmt: skip
                     copy(at_sums + 4 * r * wide, results + 4 * ((i + r) * between + part * floats + 2), wide)
-    hold(queries, packed, weights, sums)
+    hold(queries, widened_keys, widened_values, own, packed, weights, sums)
 
 
 @kernel
-def hold(queries, packed, weights, sums):
+def hold(queries, widened_keys, widened_values, own, packed, weights, sums):
     """Use arrays once more: one is freed after its last use, whether or not its address is still in use."""
 
 
@@ -275,17 +266,11 @@ def address(array):
 
 
 @kernel
-def stored_at(call, tasks, task, like):
-    """Addresses of the keys and values that a task looks at."""
+def stored_at(call, tasks, task, key_bytes, value_bytes):
+    """Addresses of the keys and values that a task looks at, of so many bytes a position."""
     segment = segment_of(call, tasks[task + SEGMENT])
-    place = (tasks[task + GROUP] * segment[ROOM] + tasks[task + CHUNK_NUMBER]) * CHUNK * like.itemsize
-    return segment[KEY_CACHE] + place * call[KEY_SIZE], segment[VALUE_CACHE] + place * call[VALUE_SIZE]
-
-
-@kernel
-def segment_of(call, number):
-    """int64 [SEGMENT_COLUMNS] of a text."""
-    return view(call[SEGMENT_TABLE] + 8 * SEGMENT_COLUMNS * number, SEGMENT_COLUMNS, np.int64)
+    place = (tasks[task + GROUP] * segment[ROOM] + tasks[task + CHUNK_NUMBER]) * CHUNK
+    return segment[KEY_CACHE] + place * key_bytes, segment[VALUE_CACHE] + place * value_bytes
 
 
 @kernel
@@ -295,25 +280,11 @@ def slot_of(paths, path, position, prefix):
 
 
 @kernel
-def place_of(segment, head, row, chunk, floats):
-    """Where the partial result of a chunk stands."""
-    row -= segment[FIRST_ROW]
-    return segment[FIRST_PARTIAL] + ((head * segment[ROWS] + row) * segment[CHUNKS] + chunk) * floats
-
-
-@kernel
 def copy(source, target, size):
     """Copy floats from one address to another."""
     given, copied = view(source, size, np.float32), view(target, size, np.float32)
     for i in range(size):
         copied[i] = given[i]
-
-
-@kernel
-def add_row(sums, weight, row):
-    """Add a weighted row, fused."""
-    for d in range(len(sums)):
-        sums[d] = fma(weight, row[d], sums[d])
 
 
 @kernel
@@ -360,41 +331,3 @@ def weigh(scores, scaling, cap, begin, end, weights, entry, out):
             weighed[j] = weighed[j] if begin <= j < end else np.float32(0)
     result[0] = best
     result[1] = total(weighed)
-
-
-@kernel
-def join_rows(call, like):
-    """Join the partial results of rows and write them, until none is left, see ``combine``."""
-    far = np.int64(1) << 40
-    positions = view(call[POSITIONS], far, np.int32)
-    partials = view(call[PARTIALS], far, np.float32)
-    segments = view(call[ROW_SEGMENTS], call[PASS_ROWS], np.int64)
-    sinks, out = view(call[SINKS], far, np.float32), view(call[OUT], far, like)
-    heads, value_size, window = call[HEADS], call[VALUE_SIZE], call[WINDOW]
-    floats = partial_floats(value_size)
-    sums = np.empty(value_size, np.float32)
-    own_rows = home(call[CLAIMS])
-    while True:
-        row = claim(call[CLAIMS], len(segments), own_rows)
-        if row >= len(segments):
-            break
-        if segments[row] < 0:
-            continue
-        segment = segment_of(call, segments[row])
-        past = positions[row] // CHUNK + 1
-        begin = max(0, positions[row] + 1 - window) // CHUNK if window > 0 else 0
-        for head in range(heads):
-            base = place_of(segment, head, row, 0, floats)
-            best = sinks[head] if call[SINKS] else np.float32(-np.inf)
-            for chunk in range(begin, past):
-                best = max(best, partials[base + chunk * floats])
-            mass = exp(sinks[head] - best) if call[SINKS] else np.float32(0)
-            sums[:] = np.float32(0)
-            for chunk in range(begin, past):
-                at = base + chunk * floats
-                weight = exp(partials[at] - best)
-                mass = fma(weight, partials[at + 1], mass)
-                add_row(sums, weight, partials[at + 2 : at + 2 + value_size])
-            target = out[(row * heads + head) * value_size : (row * heads + head + 1) * value_size]
-            for d in range(value_size):
-                target[d] = narrow(sums[d] / mass, like)

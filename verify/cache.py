@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from torch.nn.functional import pad
 
-__all__ = ["CHUNK", "KeyValueCache", "Layout", "StateKind", "chunks_of", "steps_in_place", "whole_chunks"]
+from groundspeed.verify.vectors import HAS_PAIRS, TILE_LANES
+
+__all__ = [
+    "CHUNK",
+    "KeyValueCache",
+    "Layout",
+    "StateKind",
+    "chunks_of",
+    "in_pairs",
+    "steps_in_place",
+    "whole_chunks",
+]
 
 
 CHUNK = 128
@@ -28,6 +41,11 @@ def whole_chunks(tokens: int) -> int:
 def steps_in_place(path: Sequence[int]) -> int:
     """How many of the first nodes of an accepted path stand where they are needed already."""
     return next((step for step, node in enumerate(path) if node != step), len(path))
+
+
+def in_pairs(dtype: torch.dtype) -> bool:
+    """Whether caches on the CPU hold numbers of a dtype in pairs: where it multiplies two at once."""
+    return HAS_PAIRS and dtype == torch.bfloat16
 
 
 class StateKind(NamedTuple):
@@ -71,10 +89,11 @@ class Layout:
 class KeyValueCache:
     """Keys and values of one text, in buffers that never move.
 
-    Layers of one kind share a buffer [layers, heads, chunks, CHUNK, size], so that compaction is one
-    operation for all of them. On the CPU the positions of a chunk lie side by side for each dimension of a
-    key, and the chunk in one piece, as the kernel reads it. Sliding-window layers keep all positions: a
-    window is a matter of the mask.
+    Layers of one kind share a buffer, so that compaction is one operation for all of them. A chunk lies in
+    one piece, on the CPU as the kernel reads it: keys [size, CHUNK], values [CHUNK, size], and where bfloat16
+    is multiplied in pairs, two dimensions of a key or two positions of a value lie together, keys
+    [size / 2, CHUNK, 2] and values [CHUNK / 2, size, 2]. Sliding-window layers keep all positions: a window
+    is a matter of the mask.
 
     Attributes:
         capacity: Most tokens it can hold, draft nodes included.
@@ -94,6 +113,7 @@ class KeyValueCache:
         self.length = 0
         self._layout = layout
         self._states: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._addresses: dict[int, tuple[int, int]] = {}
         self._buffers: list[torch.Tensor] = []
         if layout.complete:
             layers: dict[StateKind, list[int]] = {}
@@ -102,36 +122,34 @@ class KeyValueCache:
                     layers.setdefault(kind, []).append(layer)
             rooms = {kind: iter(self._reserve(kind, len(of))) for kind, of in layers.items()}
             for layer, (keys, values) in layout.kinds.items():
-                self._states[layer] = next(rooms[keys]), next(rooms[values])
+                self._take_room(layer, next(rooms[keys]), next(rooms[values]))
 
     def prepare(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
         """Make sure that a layer has room for states like ``key`` and ``value``, [1, heads, rows, size]."""
         if layer not in self._states:
             keys, values = StateKind.of("key", key), StateKind.of("value", value)
             self._layout.kinds[layer] = keys, values
-            self._states[layer] = self._reserve(keys, 1)[0], self._reserve(values, 1)[0]
+            self._take_room(layer, self._reserve(keys, 1)[0], self._reserve(values, 1)[0])
 
     def addresses(self, layer: int) -> tuple[int, int]:
         """Where a layer's keys and values begin in memory."""
-        keys, values = self._states[layer]
-        return keys.data_ptr(), values.data_ptr()
+        return self._addresses[layer]
 
     def write(self, layer: int, key: torch.Tensor, value: torch.Tensor, held: int = 0) -> None:
         """Store states [heads, rows, size] behind the committed ones and ``held`` draft nodes."""
         begin = self.length + held
         for states, new in zip(self._states[layer], (key, value), strict=True):
-            end = begin + new.shape[1]
-            for chunk in range(begin // CHUNK, chunks_of(end)):
-                start = max(begin, chunk * CHUNK)
-                stop = min(end, (chunk + 1) * CHUNK)
-                states[:, chunk, start - chunk * CHUNK : stop - chunk * CHUNK] = new[
-                    :, start - begin : stop - begin
-                ]
+            heads, *_, outer, inner = states.shape
+            rows = pad(new, (0, outer * inner - new.shape[2])).reshape(heads, -1, outer, inner)
+            states[_at(states, torch.arange(begin, begin + new.shape[1], device=new.device))] = rows
 
     def read(self, layer: int, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
         """A layer's keys and values of positions [start, stop), each [heads, stop - start, size]."""
         chunks = chunks_of(stop)
-        keys, values = (states[:, :chunks].flatten(1, 2)[:, start:stop] for states in self._states[layer])
+        keys, values = (
+            states[:, :chunks].flatten(4, 5).flatten(1, 3)[:, start:stop, : kind.size]
+            for states, kind in zip(self._states[layer], self._layout.kinds[layer], strict=True)
+        )
         return keys, values
 
     def advance(self, tokens: int) -> None:
@@ -146,7 +164,7 @@ class KeyValueCache:
             for buffer in self._buffers:
                 source = torch.tensor([self.length + i for i in path[run:]], device=buffer.device)
                 target = torch.arange(self.length + run, self.length + len(path), device=buffer.device)
-                buffer[:, :, target // CHUNK, target % CHUNK] = buffer[:, :, source // CHUNK, source % CHUNK]
+                buffer[_at(buffer, target)] = buffer[_at(buffer, source)]
         self.length += len(path)
 
     @torch.inference_mode()
@@ -160,12 +178,39 @@ class KeyValueCache:
     def free(self) -> None:
         """Give the memory back; nothing can be read or written any more."""
         self._states.clear()
+        self._addresses.clear()
         self._buffers.clear()
 
+    def _take_room(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+        self._states[layer] = keys, values
+        self._addresses[layer] = keys.data_ptr(), values.data_ptr()
+
     def _reserve(self, kind: StateKind, layers: int) -> torch.Tensor:
-        """A buffer [layers, heads, chunks, CHUNK, size]."""
-        across = kind.role == "key" and kind.device.type == "cpu"
-        shape = (kind.size, CHUNK) if across else (CHUNK, kind.size)
-        buffer = torch.empty((layers, kind.heads, self.chunks, *shape), dtype=kind.dtype, device=kind.device)
-        self._buffers.append(buffer.transpose(3, 4) if across else buffer)
-        return self._buffers[-1]
+        """A buffer, see above, as [layers, heads, chunks, CHUNK / p, p, size / d, d].
+
+        Positions lie p and dimensions d together; one of the two is 1.
+        """
+        on_cpu = kind.device.type == "cpu"
+        each = 2 if on_cpu and in_pairs(kind.dtype) else 1
+        across = kind.role == "key" and on_cpu
+        shape = (-(-kind.size // each), CHUNK, each) if across else (CHUNK // each, kind.size, each)
+        numbers = layers * kind.heads * self.chunks * math.prod(shape)
+        # Tiles may reach behind the last value.
+        room = torch.empty(numbers + TILE_LANES * each, dtype=kind.dtype, device=kind.device)[:numbers]
+        buffer = room.view(layers, kind.heads, self.chunks, *shape)
+        buffer = buffer.transpose(3, 4).unsqueeze(4) if across else buffer.transpose(4, 5).unsqueeze(6)
+        self._buffers.append(buffer)
+        return buffer
+
+
+def _at(states: torch.Tensor, positions: torch.Tensor) -> tuple[Any, ...]:
+    """The index of positions in states [..., chunks, CHUNK / p, p, size / d, d]."""
+    together = states.shape[-3]
+    return (
+        ...,
+        positions // CHUNK,
+        positions % CHUNK // together,
+        positions % together,
+        slice(None),
+        slice(None),
+    )

@@ -19,22 +19,19 @@ from groundspeed.datastores.views import view
 from groundspeed.jit import kernel
 from groundspeed.verify.vectors import narrow, widen
 
-__all__ = ["join", "pack", "per_entry", "pick", "settle"]
+__all__ = ["in_place", "pack", "per_entry", "pick", "settle", "widen_all"]
 
 
 def per_entry(entries: Any) -> Any:
     """Terms of a sum that an entry holds, 1 or 2."""
 
 
-def join(rows: Any, width: Any, stride: Any, entries: Any) -> Any:
-    """Fill entries with rows [n, width] of a cache, one after the other: row after row, or pair of rows.
+def in_place(stored: Any, entries: Any) -> Any:
+    """Whether entries are what a cache holds, rather than made of it."""
 
-    Args:
-        rows: [n * width], float32 or bfloat16.
-        width: Of a row.
-        stride: From the entries of a row, or a pair of them, to those of the next.
-        entries: Filled; what the last row lacks of a pair is 0.
-    """
+
+def widen_all(numbers: Any, address: Any) -> Any:
+    """Write float32 or bfloat16 numbers to an address as float32."""
 
 
 def pack(terms: Any, address: Any, entry: Any) -> Any:
@@ -42,10 +39,10 @@ def pack(terms: Any, address: Any, entry: Any) -> Any:
 
 
 def pick(values: Any, one: Any, other: Any, entries: Any) -> Any:
-    """Fill the entries of a row, or of a pair of rows, with what ``join`` made of the rows of these numbers.
+    """Fill the entries of a row, or of a pair of rows, with the rows of these numbers.
 
     Args:
-        values: What it made, rows as long as ``entries``.
+        values: Entries of rows or of pairs of them, as long as ``entries`` each.
         one: The number of a row.
         other: That of the pair's second one, -1 for none; of no account for floats.
         entries: Filled.
@@ -70,28 +67,20 @@ def _per_entry(entries):
     return lambda entries: number
 
 
-@_overload(join)
-def _join(rows, width, stride, entries):
-    def pairs(rows, width, stride, entries):  # slices, as the compiler makes no vectors of sums of indices
-        for e in range(len(rows) // width // 2):
-            first = rows[2 * e * width : (2 * e + 1) * width]
-            second = rows[(2 * e + 1) * width : (2 * e + 2) * width]
-            joined = entries[e * stride : e * stride + width]
-            for i in range(len(joined)):
-                joined[i] = np.uint32(first[i]) | np.uint32(second[i]) << np.uint32(16)
-        if len(rows) // width % 2:
-            first = rows[len(rows) - width :]
-            joined = entries[len(rows) // width // 2 * stride :]
-            for i in range(len(first)):
-                joined[i] = np.uint32(first[i])
+@_overload(in_place, inline="always")
+def _in_place(stored, entries):
+    same = stored.dtype == entries.dtype or _in_pairs(entries)
+    return lambda stored, entries: same
 
-    def floats(rows, width, stride, entries):
-        for e in range(len(rows) // width):
-            row, widened = rows[e * width : (e + 1) * width], entries[e * stride : e * stride + width]
-            for i in range(len(row)):
-                widened[i] = widen(row[i])
 
-    return pairs if _in_pairs(entries) else floats
+@_overload(widen_all)
+def _widen_all(numbers, address):
+    def widened(numbers, address):
+        written = view(address, len(numbers), np.float32)
+        for i in range(len(numbers)):
+            written[i] = widen(numbers[i])
+
+    return widened
 
 
 @kernel

@@ -10,8 +10,10 @@ import torch
 from numpy.typing import NDArray
 
 from groundspeed.openmp import run_parallel
-from groundspeed.verify import attention_kernel as kernels
-from groundspeed.verify.cache import CHUNK
+from groundspeed.verify import attention_tables as tables
+from groundspeed.verify.attention_joins import combine
+from groundspeed.verify.attention_kernel import attend
+from groundspeed.verify.cache import CHUNK, in_pairs
 from groundspeed.verify.claims import Claims
 
 if TYPE_CHECKING:
@@ -59,33 +61,33 @@ class StepAttention:
         self._positions = np.zeros(rows, np.int32)
         self._row_segments = np.full(rows, -1, np.int64)
         self._paths = np.zeros((rows, depth), np.int32)
-        table = np.zeros((len(stretches), kernels.SEGMENT_COLUMNS), np.int64)
+        table = np.zeros((len(stretches), tables.SEGMENT_COLUMNS), np.int64)
         for number, (row, stretch) in enumerate(zip(table, stretches, strict=True)):
             own = slice(stretch.first, stretch.first + stretch.rows)
             self._positions[own] = stretch.prefix + stretch.offsets
             self._row_segments[own] = number
             self._paths[own, : stretch.paths.shape[1]] = stretch.paths[:, :depth]
-            row[kernels.FIRST_ROW], row[kernels.ROWS] = stretch.first, stretch.rows
-            row[kernels.PREFIX], row[kernels.ROOM] = stretch.prefix, stretch.cache.chunks
-            row[kernels.CAUSAL], row[kernels.HELD] = stretch.causal, stretch.held
-            row[kernels.CHUNKS] = self._positions[own].max() // CHUNK + 1
-        per_head = table[:, kernels.ROWS] * table[:, kernels.CHUNKS]
+            row[tables.FIRST_ROW], row[tables.ROWS] = stretch.first, stretch.rows
+            row[tables.PREFIX], row[tables.ROOM] = stretch.prefix, stretch.cache.chunks
+            row[tables.CAUSAL], row[tables.HELD] = stretch.causal, stretch.held
+            row[tables.CHUNKS] = self._positions[own].max() // CHUNK + 1
+        per_head = table[:, tables.ROWS] * table[:, tables.CHUNKS]
         self._partials_per_head = int(per_head.sum())
         self._first_partial = per_head.cumsum() - per_head
         self._table = table
         self._tasks: dict[tuple[int, int], NDArray[np.int64]] = {}
         self._floats_per_row = 0  # of partial results, by the layer's kind
         self._settings = np.zeros(2, np.float32)
-        self._call = np.zeros(kernels.CALL_COLUMNS, np.int64)
+        self._call = np.zeros(tables.CALL_COLUMNS, np.int64)
         self._call_address = self._call.ctypes.data
         self._claims = Claims(torch.get_num_threads())
-        self._call[kernels.CLAIMS] = self._claims.address
-        self._call[kernels.SETTINGS] = self._settings.ctypes.data
-        self._call[kernels.SEGMENT_TABLE] = table.ctypes.data
-        self._call[kernels.POSITIONS] = self._positions.ctypes.data
-        self._call[kernels.PATHS], self._call[kernels.PATH_STRIDE] = self._paths.ctypes.data, depth
-        self._call[kernels.PASS_ROWS] = rows
-        self._call[kernels.ROW_SEGMENTS] = self._row_segments.ctypes.data
+        self._call[tables.CLAIMS] = self._claims.address
+        self._call[tables.SETTINGS] = self._settings.ctypes.data
+        self._call[tables.SEGMENT_TABLE] = table.ctypes.data
+        self._call[tables.POSITIONS] = self._positions.ctypes.data
+        self._call[tables.PATHS], self._call[tables.PATH_STRIDE] = self._paths.ctypes.data, depth
+        self._call[tables.PASS_ROWS] = rows
+        self._call[tables.ROW_SEGMENTS] = self._row_segments.ctypes.data
 
     @staticmethod
     def takes(states: torch.Tensor) -> bool:
@@ -113,7 +115,7 @@ class StepAttention:
         """
         window = scoring.window or 0
         heads, groups = query.shape[1], key.shape[1]
-        table, call, k = self._table, self._call, kernels
+        table, call, k = self._table, self._call, tables
         self._make_room(heads, value.shape[3])
         table[:, k.KEY_CACHE : k.VALUE_CACHE + 1] = [
             stretch.cache.addresses(layer) for stretch in self._stretches
@@ -133,18 +135,18 @@ class StepAttention:
         call[k.SINKS] = 0 if sinks is None else sinks.data_ptr()
         bits = query.dtype.itemsize * 8
         self._claims.renew()
-        run_parallel(k.attend(bits), self._call_address)
+        run_parallel(attend(bits, pairs=in_pairs(query.dtype)), self._call_address)
         self._claims.renew()
-        run_parallel(k.combine(bits), self._call_address)
+        run_parallel(combine(bits), self._call_address)
 
     def _make_room(self, heads: int, value_size: int) -> None:
         """For the partial results of a layer."""
-        floats = heads * kernels.partial_floats(value_size)
+        floats = heads * tables.partial_floats(value_size)
         if floats != self._floats_per_row:
             self._floats_per_row = floats
-            self._table[:, kernels.FIRST_PARTIAL] = self._first_partial * floats
+            self._table[:, tables.FIRST_PARTIAL] = self._first_partial * floats
             self._partials = np.empty(self._partials_per_head * floats, np.float32)
-            self._call[kernels.PARTIALS] = self._partials.ctypes.data
+            self._call[tables.PARTIALS] = self._partials.ctypes.data
 
     def _tasks_of(self, groups: int, window: int) -> NDArray[np.int64]:
         """One task a text, key/value head and chunk in sight; the last chunk first, as it takes longest."""

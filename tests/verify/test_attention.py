@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from unittest.mock import patch
 
 import torch
@@ -10,7 +9,7 @@ from helpers.attention import ancestors, formula, parent_lists
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from groundspeed.verify import attention_kernel
+from groundspeed.verify import cache as caches
 from groundspeed.verify.attention import PassAttention, Stretch
 from groundspeed.verify.cache import KeyValueCache, Layout
 from groundspeed.verify.step_attention import Scoring
@@ -21,18 +20,25 @@ IN_PAIRS = st.sampled_from([False, HAS_PAIRS])
 
 def multiplying(pairs):
     """On a processor that multiplies bfloat16 in pairs, or one that does not."""
-    return patch.object(attention_kernel, "attend", partial(attention_kernel.attend, pairs=pairs))
+    return patch.object(caches, "HAS_PAIRS", pairs)
 
 
 def cache_of(prefix, key, value, rng):
     """A cache of a text that has ``prefix`` tokens, with its keys and values."""
-    cache = KeyValueCache(Layout({}), prefix + 100)
     keys = torch.randn(key.shape[1], prefix, key.shape[3], generator=rng).to(key.dtype)
     values = torch.randn(value.shape[1], prefix, value.shape[3], generator=rng).to(key.dtype)
+    return cache_with(keys, values, key, value, 100), keys, values
+
+
+def cache_with(keys, values, key, value, room):
+    """A cache that holds keys and values, what it was given before being anything, and has room for more."""
+    cache = KeyValueCache(Layout({}), keys.shape[1] + room)
     cache.prepare(0, key, value)
+    for buffer in cache._buffers:
+        buffer.fill_(torch.nan)
     cache.write(0, keys, values)
-    cache.advance(prefix)
-    return cache, keys, values
+    cache.advance(keys.shape[1])
+    return cache
 
 
 @settings(deadline=None)
@@ -50,7 +56,7 @@ def test_a_token_sees_the_committed_ones_before_it_and_its_own_path(committed, p
 
 
 SHAPES = st.tuples(
-    st.integers(1, 3), st.integers(1, 3), st.sampled_from([8, 20, 64]), st.sampled_from([8, 24, 64])
+    st.integers(1, 3), st.integers(1, 3), st.sampled_from([7, 8, 20, 64]), st.sampled_from([5, 8, 24, 64])
 )
 
 
@@ -84,7 +90,8 @@ def test_every_row_attends_to_its_own_text_and_path_within_the_window(
     sinks = torch.randn(groups * each, generator=rng).to(dtype) if with_sinks else None
     stretches, stored, first = [], [], 0
     for prefix, committed, parents in texts:
-        cache, keys, values = cache_of(prefix, key, value, rng)
+        with multiplying(pairs):
+            cache, keys, values = cache_of(prefix, key, value, rng)
         stretches.append(Stretch(cache, committed, parents, first))
         stored.append((keys, values))
         first += stretches[-1].rows
@@ -142,7 +149,8 @@ def test_a_row_comes_out_the_same_to_the_bit_whatever_is_drafted_beside_it(
     stretches, first = [], 0
     stored = []
     for _ in range(1 + neighbours):
-        cache, keys, values = cache_of(prefix, key, value, rng)
+        with multiplying(pairs):
+            cache, keys, values = cache_of(prefix, key, value, rng)
         stored.append((keys, values))
         stretches.append(Stretch(cache, 1, parents, first))
         first += rows
@@ -150,10 +158,8 @@ def test_a_row_comes_out_the_same_to_the_bit_whatever_is_drafted_beside_it(
     # The same text goes on token by token, as without a draft, along every path.
     (keys, values), stretch = stored[-1], stretches[-1]
     for row in range(rows):
-        cache = KeyValueCache(Layout({}), prefix + rows)
-        cache.prepare(0, key, value)
-        cache.write(0, keys, values)
-        cache.advance(prefix)
+        with multiplying(pairs):
+            cache = cache_with(keys, values, key, value, rows)
         for step in stretch.paths[row, : stretch.offsets[row] + 1]:
             at = slice(stretch.first + step, stretch.first + step + 1)
             alone = attend([Stretch(cache, 1, parents[:0])], query[:, :, at], key[:, :, at], value[:, :, at])

@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from groundspeed.verify import cache as caches
 from groundspeed.verify.cache import CHUNK, KeyValueCache, Layout
 
 
-def states(rng, tokens, dim=3, heads=2):
-    return torch.randn(heads, tokens, dim, generator=rng)
+def states(rng, tokens, dim=3, heads=2, dtype=torch.float32):
+    return torch.randn(heads, tokens, dim, generator=rng).to(dtype)
 
 
 def store(cache, layer, key, value):
@@ -23,22 +26,30 @@ def store(cache, layer, key, value):
         max_size=6,
     ),
     st.booleans(),
+    st.sampled_from([torch.float32, torch.bfloat16]),
+    st.sampled_from([False, caches.HAS_PAIRS]),
 )
-def test_the_cache_holds_what_was_committed_and_nothing_else(steps, known):
+def test_the_cache_holds_what_was_committed_and_nothing_else(steps, known, dtype, pairs):
+    with patch.object(caches, "HAS_PAIRS", pairs):
+        hold_what_was_committed(steps, known, dtype)
+
+
+def hold_what_was_committed(steps, known, dtype):
     rng = torch.Generator().manual_seed(0)
     layout = Layout({})
     if known:  # then layers of a kind share a buffer
         first = KeyValueCache(layout, 1)
         for layer in range(2):
-            store(first, layer, states(rng, 1), states(rng, 1, dim=5))
+            store(first, layer, states(rng, 1, dtype=dtype), states(rng, 1, dim=5, dtype=dtype))
         layout.complete = True
     cache = KeyValueCache(layout, 1000)
-    kept = [(torch.empty(2, 0, 3), torch.empty(2, 0, 5)) for _ in range(2)]
+    kept = [(torch.empty(2, 0, 3, dtype=dtype), torch.empty(2, 0, 5, dtype=dtype)) for _ in range(2)]
     for committed, nodes, data in steps:
         path = sorted(data.draw(st.sets(st.integers(0, nodes - 1), max_size=nodes))) if nodes else []
         index = torch.tensor([*range(committed), *(committed + node for node in path)])
         for layer in range(2):
-            key, value = states(rng, committed + nodes), states(rng, committed + nodes, dim=5)
+            key = states(rng, committed + nodes, dtype=dtype)
+            value = states(rng, committed + nodes, dim=5, dtype=dtype)
             store(cache, layer, key, value)
             seen = cache.read(layer, 0, cache.length + committed + nodes)
             assert torch.equal(seen[0], torch.cat((kept[layer][0], key), 1))
